@@ -1,0 +1,1 @@
+"""Bare-metal GPU hosts to a production LLM service, with pyinfra."""
