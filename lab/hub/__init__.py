@@ -1,0 +1,1 @@
+"""The lab's ModelScope-compatible hub, with faults that tests can switch on."""
