@@ -1,0 +1,638 @@
+# pathlib costs 12 ms of every converge of every host, and os.path is enough here:
+# ruff: noqa: PTH110, PTH112, PTH114, PTH115, PTH116, PTH118, PTH119, PTH120, PTH123, PTH207, PTH208
+"""What a host is, in one command: the facts that the deploy decides from.
+
+Self-contained on purpose, and therefore one long file: the deploy runs its text with
+`python3 -I -S -c TEXT` before anything of ours is on the host. Debian's python3-minimal has no
+json, ctypes or http module (`dpkg -L libpython3.11-minimal`), hence the small JSON reader and
+writer at the end. Few and cheap imports, for each converge pays for them.
+
+Input, one JSON object on stdin or as the only argument, each key optional: llm_root; packages,
+files, units, engines, users (lists of strings); certificate (path). Output: one JSON object, a key
+a section. A section that could not be read is {"error": why}; a snapshot never fails as a whole.
+Sizes are bytes, times UTC.
+"""
+
+from __future__ import annotations
+
+import binascii
+import glob
+import grp
+import hashlib
+import os
+import pwd
+import re
+import struct
+import subprocess
+import sys
+import time
+
+TYPE_CHECKING = False  # typing itself costs 6 ms at each snapshot; type checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
+    Json: TypeAlias = Any
+    Process: TypeAlias = "subprocess.Popen[bytes] | None"
+
+MAP_COUNT = "vm/max_map_count"
+# The order of precedence of systemd-sysctl for files of the same name, sysctl.d(5).
+SYSCTL_DIRECTORIES = (
+    "/etc/sysctl.d",
+    "/run/sysctl.d",
+    "/usr/local/lib/sysctl.d",
+    "/usr/lib/sysctl.d",
+    "/lib/sysctl.d",
+)
+UNIT_PROPERTIES = {
+    "LoadState": "load",
+    "ActiveState": "active",
+    "SubState": "sub",
+    "UnitFileState": "enabled",
+    "Result": "result",
+    "MainPID": "main_pid",
+    "InvocationID": "invocation_id",
+    "NRestarts": "restarts",
+    "NeedDaemonReload": "need_reload",
+}
+INODE_SCAN_SECONDS = 1.0
+
+
+def read_text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as handle:
+        return handle.read()
+
+
+def text_or_none(path: str) -> str | None:
+    try:
+        return read_text(path).rstrip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def json_or_none(path: str) -> Json:
+    """The document in `path`; None without such a file, {"error": ...} when it is not JSON."""
+    text = text_or_none(path)
+    if text is None:
+        return None
+    try:
+        return from_json(text)
+    except ValueError as error:
+        return {"error": f"{path} is not JSON: {error}"}
+
+
+def sha256_or_none(path: str) -> str | None:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as handle:
+            for block in iter(lambda: handle.read(1 << 20), b""):
+                digest.update(block)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return digest.hexdigest()
+
+
+def link_or_none(path: str) -> str | None:
+    return os.path.basename(os.readlink(path)) if os.path.islink(path) else None
+
+
+def entries(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+# --- commands: all started first, read when their section is due, so that they run side by side
+
+
+def start(*argv: str) -> Process:
+    environment = dict(
+        os.environ, LC_ALL="C", PATH=os.environ.get("PATH", "") + ":/usr/sbin:/usr/bin:/sbin:/bin"
+    )
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+    except FileNotFoundError:
+        return None
+
+
+def finish(process: Process, timeout_seconds: float = 10.0) -> tuple[str, int]:
+    if process is None:
+        raise OSError("the program is not installed")
+    try:
+        output, _ = process.communicate(timeout=timeout_seconds)
+    except subprocess.TimeoutExpired:
+        # Not waited for: nvidia-smi hangs unkillably when the driver does.
+        process.kill()
+        raise OSError(f"no answer within {timeout_seconds:.0f} seconds") from None
+    return output.decode("utf-8", "replace"), process.returncode
+
+
+def start_commands(request: dict[str, Any]) -> dict[str, Any]:
+    units, packages = request["units"], request["packages"]
+    dpkg = ("dpkg-query", "-W", "-f", "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n", *packages)
+    show = (
+        "systemctl",
+        "show",
+        "--no-pager",
+        "-p",
+        "Id," + ",".join(UNIT_PROPERTIES),
+        "--",
+        *units,
+    )
+    has_smi = os.path.exists("/usr/bin/nvidia-smi")
+    return {
+        "dpkg": start(*dpkg) if packages else None,
+        "show": start(*show) if units else None,
+        "systemd": start("systemctl", "--version"),
+        "nginx": start("nginx", "-v"),
+        "gpus": start("/usr/bin/nvidia-smi", "-L") if has_smi else None,
+    }
+
+
+# --- sections
+
+
+def os_section(commands: dict[str, Any]) -> Json:
+    release = {}
+    for line in read_text("/etc/os-release").splitlines():
+        key, found, value = line.partition("=")
+        if found:
+            release[key] = value.strip().strip("\"'")
+    uname = os.uname()
+    versions = {}
+    for name, pattern in (("systemd", r"systemd (\d+)"), ("nginx", r"nginx/([\d.]+)")):
+        match = re.search(pattern, finish(commands[name])[0]) if commands[name] else None
+        versions[name] = match.group(1) if match else None
+    pythons = [
+        path
+        for path in sorted(glob.glob("/usr/bin/python3.*"))
+        if re.search(r"/python3\.\d+$", path)
+    ]
+    return {
+        "id": release.get("ID"),
+        "id_like": release.get("ID_LIKE"),
+        "version_id": release.get("VERSION_ID"),
+        "codename": release.get("VERSION_CODENAME"),
+        "kernel": uname.release,
+        "arch": uname.machine,
+        "hostname": uname.nodename,
+        "boot_id": text_or_none("/proc/sys/kernel/random/boot_id"),
+        "python": "{}.{}.{}".format(*sys.version_info[:3]),
+        "pythons": pythons,
+        "systemd": versions["systemd"],
+        "systemd_running": os.path.isdir("/run/systemd/system"),
+        "nginx": versions["nginx"],
+        "is_root": os.geteuid() == 0,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def packages_section(request: dict[str, Any], commands: dict[str, Any]) -> Json:
+    found: dict[str, str | None] = dict.fromkeys(request["packages"])
+    if not found:
+        return found
+    for line in finish(commands["dpkg"])[0].splitlines():
+        name, version, status = (*line.split("\t"), "", "")[:3]
+        # Status "ii " is installed; "rc" is removed with its configuration left.
+        if name in found and status[1:2] == "i":
+            found[name] = version
+    return found
+
+
+def users_section(request: dict[str, Any]) -> Json:
+    groups = grp.getgrall()
+    users: dict[str, Json] = {}
+    for name in request["users"]:
+        try:
+            user = pwd.getpwnam(name)
+        except KeyError:
+            users[name] = None
+            continue
+        names = sorted(
+            group.gr_name for group in groups if name in group.gr_mem or group.gr_gid == user.pw_gid
+        )
+        users[name] = {
+            "uid": user.pw_uid,
+            "gid": user.pw_gid,
+            "groups": names,
+            "home": user.pw_dir,
+            "shell": user.pw_shell,
+        }
+    return users
+
+
+def owner_names(status: os.stat_result) -> tuple[str, str]:
+    try:
+        owner = pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        owner = str(status.st_uid)
+    try:
+        return owner, grp.getgrgid(status.st_gid).gr_name
+    except KeyError:
+        return owner, str(status.st_gid)
+
+
+def files_section(request: dict[str, Any]) -> Json:
+    return {path: file_state(path) for path in request["files"]}
+
+
+def file_state(path: str) -> Json:
+    try:
+        status = os.stat(path)
+        owner, group = owner_names(status)
+        state: dict[str, Json] = {
+            "mode": f"{status.st_mode & 0o7777:04o}",
+            "owner": owner,
+            "group": group,
+            "size": status.st_size,
+            "sha256": None,
+        }
+        if os.path.isdir(path):
+            state["directory"] = True
+        else:
+            state["sha256"] = sha256_or_none(path)
+        if os.path.islink(path):
+            state["link"] = os.readlink(path)
+        return state
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return {"error": str(error)}
+
+
+def units_section(request: dict[str, Any], commands: dict[str, Any]) -> Json:
+    names = request["units"]
+    if not names:
+        return {}
+    text, code = finish(commands["show"])
+    blocks = [block for block in text.split("\n\n") if block.strip()]
+    if len(blocks) != len(names):
+        counts = f"{len(blocks)} of {len(names)} units"
+        raise OSError(f"systemctl show exited {code} with {counts}: {text.strip()[:300]}")
+    units = {}
+    # Equal lengths were checked above; strict= is not in Python 3.9.
+    for name, block in zip(names, blocks):  # noqa: B905
+        found = dict(line.partition("=")[::2] for line in block.strip().splitlines())
+        unit: dict[str, Json] = {
+            ours: found.get(theirs, "") for theirs, ours in UNIT_PROPERTIES.items()
+        }
+        for number in ("main_pid", "restarts"):
+            unit[number] = int(unit[number]) if unit[number].isdigit() else 0
+        unit["need_reload"] = unit["need_reload"] == "yes"
+        units[name] = unit
+    return units
+
+
+def sysctl_files() -> list[str]:
+    """sysctl.d files as systemd-sysctl reads them: by name; of one name the first directory's."""
+    by_name: dict[str, str] = {}
+    for directory in SYSCTL_DIRECTORIES:
+        for name in entries(directory):
+            if name.endswith(".conf"):
+                by_name.setdefault(name, os.path.join(directory, name))
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def sysctl_assignments(paths: list[str], key: str = MAP_COUNT) -> list[dict[str, Json]]:
+    """Each line that sets `key` (with slashes), in reading order: the next boot sets the last."""
+    found = []
+    for path in paths:
+        for number, line in enumerate((text_or_none(path) or "").splitlines(), start=1):
+            name, equals, value = line.strip().lstrip("-").partition("=")
+            separator = re.search(r"[./]", name)
+            if not equals or line.lstrip()[:1] in "#;" or separator is None:
+                continue
+            # The first separator tells which is meant: with a slash first, dots are part of names.
+            plain = name.strip() if separator.group() == "/" else name.strip().replace(".", "/")
+            if plain == key:
+                found.append({"file": path, "line": number, "value": value.strip()})
+    return found
+
+
+def sysctl_section() -> Json:
+    live = text_or_none("/proc/sys/vm/max_map_count")
+    # Read at boot only through a link such as /etc/sysctl.d/99-sysctl.conf (Debian 12 and older).
+    outside = sysctl_assignments(["/etc/sysctl.conf"])
+    return {
+        "vm.max_map_count": {
+            "live": int(live) if live else None,
+            "assignments": sysctl_assignments(sysctl_files()),
+            "sysctl_conf": outside,
+        }
+    }
+
+
+def disk_section(request: dict[str, Any]) -> Json:
+    found = {}
+    for path in (request["llm_root"], "/var"):
+        existing = path
+        while not os.path.exists(existing):
+            existing = os.path.dirname(existing)
+        space = os.statvfs(existing)
+        # f_bavail: what a service user may use; root's reserve is no room for a model.
+        found[path] = {
+            "path": existing,
+            "device": os.stat(existing).st_dev,
+            "free_bytes": space.f_bavail * space.f_frsize,
+            "total_bytes": space.f_blocks * space.f_frsize,
+            "free_inodes": space.f_favail,
+        }
+    return {"llm_root": found[request["llm_root"]], "/var": found["/var"]}
+
+
+def state_section(request: dict[str, Any]) -> Json:
+    root, state = request["llm_root"], request["llm_root"] + "/state"
+    generation = text_or_none(state + "/generation")
+    schema = text_or_none(state + "/schema_version")
+    return {
+        "program_digest": sha256_or_none(root + "/bin/fleet-host"),
+        "schema_version": int(schema) if schema else None,
+        "generation": int(generation) if generation else 0,
+        "lease": json_or_none(state + "/lease.json"),
+        "manifest_digest": sha256_or_none(state + "/manifest.json"),
+    }
+
+
+def environments_section(request: dict[str, Any]) -> Json:
+    paths = []
+    for kind in ("runtimes", "tools", "gateway"):
+        paths += sorted(
+            glob.glob(f"{glob.escape(request['llm_root'])}/{kind}/*/.fleet-complete.json")
+        )
+    return {os.path.dirname(path): json_or_none(path) for path in paths}
+
+
+def models_section(request: dict[str, Any]) -> Json:
+    models: dict[str, dict[str, Json]] = {}
+    root = request["llm_root"] + "/models"
+    for model in entries(root):
+        for name in entries(os.path.join(root, model)):
+            if name.endswith(".json") and not model.startswith("."):
+                directory = os.path.join(root, model, name[: -len(".json")])
+                models.setdefault(model, {})[name[: -len(".json")]] = model_state(directory)
+    return models
+
+
+def model_state(directory: str) -> Json:
+    """The record beside a model's directory, and whether every file is there in full size."""
+    record = json_or_none(directory + ".json")
+    if not isinstance(record, dict) or "files" not in record:
+        return {"record": record, "intact": False, "problems": ["the record has no file list"]}
+    listed = record["files"]
+    if isinstance(listed, dict):
+        listed = [dict(value, path=path) for path, value in listed.items()]
+    problems, total = [], 0
+    for entry in listed:
+        try:
+            size = os.stat(os.path.join(directory, entry["path"])).st_size
+        except OSError as error:
+            problems.append(f"{entry['path']}: {error.strerror}")
+            continue
+        total += size
+        if size != entry["size"]:
+            problems.append(f"{entry['path']}: {size} bytes, {entry['size']} expected")
+    summary = {key: value for key, value in record.items() if key != "files"}
+    return {
+        "record": summary,
+        "files": len(listed),
+        "bytes": total,
+        "intact": not problems,
+        "problems": problems[:20],
+    }
+
+
+def engines_section(request: dict[str, Any]) -> Json:
+    return {name: engine_state(request["llm_root"], name) for name in request["engines"]}
+
+
+def engine_state(root: str, name: str) -> Json:
+    home, run = f"{root}/engines/{name}", f"/run/llm-engine-{name}"
+    releases = {}
+    for release in entries(home + "/releases"):
+        if not release.startswith("."):
+            releases[release] = json_or_none(f"{home}/releases/{release}/release.json")
+    return {
+        "current": link_or_none(home + "/current"),
+        "previous": link_or_none(home + "/previous"),
+        "releases": releases,
+        "binding_digest": sha256_or_none(home + "/binding.env"),
+        "started": json_or_none(run + "/started.json"),
+        "golive": json_or_none(home + "/golive.json"),
+        "socket": os.path.exists(run + "/http.sock"),
+        "draining": os.path.exists(f"/run/llm/drain/{name}"),
+    }
+
+
+def gateway_section(request: dict[str, Any]) -> Json:
+    root = request["llm_root"]
+    keys = json_or_none(root + "/gateway/keys.json")
+    written = json_or_none(root + "/state/nginx.json") or {}
+    return {
+        "current": link_or_none(root + "/gateway/current"),
+        "keys_serial": keys.get("serial") if isinstance(keys, dict) else None,
+        "certificate": guarded(lambda: certificate_state(request["certificate"])),
+        "nginx_files": {
+            path: {"written": digest, "sha256": sha256_or_none(path)}
+            for path, digest in written.items()
+        },
+        "socket": os.path.exists("/run/llm-gateway/auth.sock"),
+    }
+
+
+def certificate_state(path: str) -> Json:
+    text = text_or_none(path)
+    if text is None:
+        return None
+    import _ssl  # not at the top: costs 10 ms of every snapshot of a host without a certificate
+
+    # What ssl.SSLSocket.getpeercert() shows, from a file; CPython has had it since 2.6.
+    decoded = _ssl._test_decode_cert(path)  # type: ignore[attr-defined]
+    body = re.search(r"-----BEGIN CERTIFICATE-----(.*?)-----END", text, re.DOTALL)
+    der = binascii.a2b_base64(body.group(1)) if body else b""
+    names: dict[str, list[str]] = {"DNS": [], "IP Address": []}
+    for kind, value in decoded.get("subjectAltName", ()):
+        names.setdefault(kind, []).append(value)
+    issuer = {key: value for part in decoded.get("issuer", ()) for key, value in part}
+    return {
+        "path": path,
+        "not_before": decoded.get("notBefore"),
+        "not_after": decoded.get("notAfter"),
+        "sans": names["DNS"] + names["IP Address"],
+        "issuer": issuer.get("commonName"),
+        "serial": decoded.get("serialNumber"),
+        "fingerprint": hashlib.sha256(der).hexdigest(),
+    }
+
+
+def address_text(raw: str) -> str:
+    """/proc/net's hexadecimal address: 32-bit words in the machine's byte order (proc(5))."""
+    import _socket  # the socket module on top of it costs 7 ms
+
+    words = struct.unpack(f"!{len(raw) // 8}I", binascii.unhexlify(raw))
+    packed = struct.pack(f"={len(words)}I", *words)
+    return _socket.inet_ntop(_socket.AF_INET if len(words) == 1 else _socket.AF_INET6, packed)
+
+
+def listeners_section() -> Json:
+    found: dict[str, dict[str, Json]] = {}
+    for protocol, state in (("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")):
+        for line in (text_or_none("/proc/net/" + protocol) or "").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == state:
+                address, _, port = fields[1].partition(":")
+                found[fields[9]] = {
+                    "proto": protocol,
+                    "address": address_text(address),
+                    "port": int(port, 16),
+                    "pid": None,
+                    "process": None,
+                    "unit": None,
+                }
+    for inode, pid in socket_owners(set(found)).items():
+        found[inode].update(pid=pid, process=text_or_none(f"/proc/{pid}/comm"), unit=unit_of(pid))
+    return sorted(found.values(), key=lambda item: (item["port"], item["proto"], item["address"]))
+
+
+def socket_owners(inodes: set[str]) -> dict[str, int]:
+    """The lowest pid (the parent, mostly) that holds each socket; other users' only as root."""
+    owners: dict[str, int] = {}
+    deadline = time.monotonic() + INODE_SCAN_SECONDS
+    for pid in sorted(int(name) for name in entries("/proc") if name.isdigit()):
+        if len(owners) == len(inodes) or time.monotonic() > deadline:
+            break
+        try:
+            for handle in os.scandir(f"/proc/{pid}/fd"):
+                target = os.readlink(handle.path)
+                if target.startswith("socket:[") and target[8:-1] in inodes:
+                    owners.setdefault(target[8:-1], pid)
+        except OSError:
+            continue  # the process ended meanwhile, or is another user's and we are not root
+    return owners
+
+
+def unit_of(pid: int) -> str | None:
+    for line in (text_or_none(f"/proc/{pid}/cgroup") or "").splitlines():
+        if line.startswith("0::") or ":name=systemd:" in line:
+            parts = [
+                part for part in line.split("/") if part.endswith((".service", ".socket", ".scope"))
+            ]
+            if parts:
+                return parts[-1]
+    return None
+
+
+def memory_section() -> Json:
+    found = dict(line.split(":", 1) for line in read_text("/proc/meminfo").splitlines())
+    return {
+        "total_bytes": int(found["MemTotal"].split()[0]) * 1024,
+        "available_bytes": int(found["MemAvailable"].split()[0]) * 1024,
+    }
+
+
+def gpus_section(commands: dict[str, Any]) -> Json:
+    if commands["gpus"] is None:
+        return {"nvidia_smi": False, "lines": []}
+    text, code = finish(commands["gpus"])
+    return {"nvidia_smi": True, "exit_code": code, "lines": text.splitlines()[:16]}
+
+
+# --- JSON without the json module, for python3-minimal
+
+
+def plain_from_json(text: str) -> Json:
+    """JSON as json.dumps writes it, by way of Python's literals (ast is in python3-minimal)."""
+    import ast  # only where json is missing
+
+    words = {"true": "True", "false": "False", "null": "None"}
+    tokens = r'"(?:[^"\\]|\\.)*"|true|false|null'
+    try:
+        return ast.literal_eval(
+            re.sub(tokens, lambda match: words.get(match.group(), match.group()), text.strip())
+        )
+    except SyntaxError as error:
+        raise ValueError(str(error)) from error
+
+
+def plain_to_json(value: Json) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ", ".join(
+                f"{plain_to_json(str(key))}: {plain_to_json(item)}" for key, item in value.items()
+            )
+            + "}"
+        )
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(plain_to_json(item) for item in value) + "]"
+    return '"' + re.sub(r"[^ -!#-\[\]-~]", lambda match: escaped(match.group()), str(value)) + '"'
+
+
+def escaped(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+try:
+    import json
+
+    to_json: Callable[[Json], str] = json.dumps
+    from_json: Callable[[str], Json] = json.loads
+except ImportError:
+    to_json, from_json = plain_to_json, plain_from_json
+
+
+def guarded(section: Callable[[], Json]) -> Json:
+    # Whatever fails in a section is a finding about the host: the others must still be read.
+    try:
+        return section()
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def collect(request: dict[str, Any]) -> dict[str, Json]:
+    request = dict(request)
+    for key in ("packages", "files", "units", "engines", "users"):
+        request.setdefault(key, [])
+    request["llm_root"] = str(request.get("llm_root") or "/srv/llm").rstrip("/")
+    request.setdefault("certificate", "/etc/llm/tls/server.crt")
+    commands = start_commands(request)
+    sections: dict[str, Callable[[], Json]] = {
+        "listeners": listeners_section,  # first: the commands run meanwhile
+        "users": lambda: users_section(request),
+        "files": lambda: files_section(request),
+        "sysctl": sysctl_section,
+        "disk": lambda: disk_section(request),
+        "state": lambda: state_section(request),
+        "environments": lambda: environments_section(request),
+        "models": lambda: models_section(request),
+        "engines": lambda: engines_section(request),
+        "gateway": lambda: gateway_section(request),
+        "memory": memory_section,
+        "cpus": lambda: len(os.sched_getaffinity(0)),
+        "os": lambda: os_section(commands),
+        "packages": lambda: packages_section(request, commands),
+        "units": lambda: units_section(request, commands),
+        "gpus": lambda: gpus_section(commands),
+    }
+    return {"format": 1, **{name: guarded(section) for name, section in sections.items()}}
+
+
+def main() -> int:
+    text = sys.argv[1] if len(sys.argv) > 1 else sys.stdin.read()
+    print(to_json(collect(from_json(text) if text.strip() else {})))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

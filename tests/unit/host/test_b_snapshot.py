@@ -1,0 +1,248 @@
+"""The snapshot as the deploy runs it: the file's text given to a bare interpreter."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet_host import snapshot
+
+SOURCE = Path(snapshot.__file__).read_text(encoding="utf-8")
+# Of `dpkg -L libpython3.11-minimal` and its built-in modules, what a snapshot may need.
+IN_PYTHON_MINIMAL = {
+    "_socket", "_ssl", "ast", "binascii", "glob", "grp", "hashlib", "os", "pwd", "re", "struct",
+    "subprocess", "sys", "time", "__future__",
+}  # fmt: skip
+SECTIONS = {
+    "os", "packages", "users", "files", "units", "sysctl", "disk", "state", "environments",
+    "models", "engines", "gateway", "listeners", "memory", "cpus", "gpus",
+}  # fmt: skip
+
+
+def run_inline(
+    request: dict[str, Any], source: str = SOURCE, path: str | None = None
+) -> dict[str, Any]:
+    environment = dict(os.environ, PATH=path or os.environ["PATH"])
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", source, json.dumps(request)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=20,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def program(directory: Path, name: str, text: str) -> None:
+    directory.mkdir(exist_ok=True)
+    path = directory / name
+    path.write_text("#!/bin/sh\n" + text, encoding="utf-8")
+    path.chmod(0o755)
+
+
+def put(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+
+
+def test_a_bare_machine_has_every_section_and_no_error(tmp_path: Path) -> None:
+    found = run_inline({"llm_root": str(tmp_path / "srv/llm"), "engines": ["main"]})
+    assert set(found) == SECTIONS | {"format"}
+    assert [
+        name for name in SECTIONS if isinstance(found[name], dict) and "error" in found[name]
+    ] == []
+    assert found["disk"]["llm_root"]["path"] == str(tmp_path)
+    assert found["disk"]["llm_root"]["free_bytes"] > 0
+    assert found["memory"]["total_bytes"] > found["memory"]["available_bytes"] > 0
+    assert found["engines"]["main"]["current"] is None
+    assert found["state"]["generation"] == 0
+
+
+def test_it_imports_only_what_python3_minimal_has() -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(SOURCE)):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+    # json is tried; collections.abc and typing are for type checkers only.
+    assert imported - {"json", "collections.abc", "typing"} <= IN_PYTHON_MINIMAL
+
+
+def test_without_the_json_module_it_answers_the_same(tmp_path: Path) -> None:
+    odd = tmp_path / 'an "odd"\\ name é'
+    odd.write_text("x", encoding="utf-8")
+    put(tmp_path / "state/lease.json", {"run": None, "held": True, "text": "true null"})
+    request = {"llm_root": str(tmp_path), "files": [str(odd), "/nonexistent"]}
+    with_json = run_inline(request)
+    bare = SOURCE.replace("    import json\n", "    raise ImportError\n")
+    assert bare != SOURCE
+    without = run_inline(request, source=bare)
+    assert without["files"] == with_json["files"]
+    assert without["files"][str(odd)]["size"] == 1
+    assert without["state"]["lease"] == {"run": None, "held": True, "text": "true null"}
+
+
+@pytest.mark.parametrize(
+    "value", ["", 'a"b\\c\n\t\x00', "é€😀", [1, 2.5, {"k": [None, True, False]}], {}]
+)
+def test_the_small_json_writer_writes_what_json_reads(value: Any) -> None:
+    assert json.loads(snapshot.plain_to_json(value)) == value
+
+
+def test_units_are_read_by_one_systemctl(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    block = (
+        "Id={0}\\nLoadState=loaded\\nActiveState=active\\nSubState=running\\nUnitFileState=enabled\\n"
+        "Result=success\\nMainPID={1}\\nInvocationID=abc\\nNRestarts=2\\nNeedDaemonReload=yes\\n"
+    )
+    both = block.format("nginx.service", 11) + "\\n" + block.format("ssh.service", 12)
+    program(
+        tmp_path / "bin",
+        "systemctl",
+        f'echo "$@" >> {calls}\n[ "$1" = show ] && printf \'{both}\'\n',
+    )
+    found = run_inline(
+        {"units": ["nginx.service", "sshd.service"]},
+        path=f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+    )
+    assert found["units"]["sshd.service"] == {
+        "load": "loaded", "active": "active", "sub": "running", "enabled": "enabled",
+        "result": "success", "main_pid": 12,
+        "invocation_id": "abc", "restarts": 2, "need_reload": True,
+    }  # fmt: skip
+    assert calls.read_text(encoding="utf-8").count("show") == 1
+
+
+def test_a_failing_section_says_so_and_the_others_are_there(tmp_path: Path) -> None:
+    program(tmp_path / "bin", "systemctl", "echo 'Failed to connect to bus'; exit 1\n")
+    found = run_inline(
+        {"units": ["a.service", "b.service"]}, path=f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    )
+    assert "Failed to connect to bus" in found["units"]["error"]
+    assert found["cpus"] >= 1
+
+
+def test_packages_tell_installed_from_removed_and_unknown(tmp_path: Path) -> None:
+    listing = "nginx\\t1.22.1-9\\tii \\nbash\\t5.2\\trc \\n"
+    program(
+        tmp_path / "bin",
+        "dpkg-query",
+        f"printf '{listing}'; echo 'no packages found' >&2; exit 1\n",
+    )
+    found = run_inline(
+        {"packages": ["nginx", "bash", "nope"]}, path=f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    )
+    assert found["packages"] == {"nginx": "1.22.1-9", "bash": None, "nope": None}
+
+
+def test_a_model_is_intact_only_with_every_file_in_full_size(tmp_path: Path) -> None:
+    models = tmp_path / "models/Qwen--Tiny"
+    files = [
+        {"path": "a.safetensors", "size": 3, "sha256": "x"},
+        {"path": "sub/b", "size": 2, "sha256": "y"},
+    ]
+    put(models / "master.json", {"model": "Qwen/Tiny", "files": files})
+    put(models / "master/a.safetensors", "123")
+    put(models / "master/sub/b", "12")
+    found = run_inline({"llm_root": str(tmp_path)})["models"]["Qwen--Tiny"]["master"]
+    assert found == {
+        "record": {"model": "Qwen/Tiny"},
+        "files": 2,
+        "bytes": 5,
+        "intact": True,
+        "problems": [],
+    }
+    put(models / "master/a.safetensors", "1")
+    (models / "master/sub/b").unlink()
+    found = run_inline({"llm_root": str(tmp_path)})["models"]["Qwen--Tiny"]["master"]
+    assert found["intact"] is False
+    assert found["problems"] == [
+        "a.safetensors: 1 bytes, 3 expected",
+        "sub/b: No such file or directory",
+    ]
+
+
+def test_an_engine_s_links_releases_and_records(tmp_path: Path) -> None:
+    home = tmp_path / "engines/main"
+    put(home / "releases/r1/release.json", {"id": "r1"})
+    put(home / "releases/r2/release.json", "{not json")
+    (home / "current").symlink_to("releases/r1")
+    put(home / "golive.json", {"phase": "switched"})
+    found = run_inline({"llm_root": str(tmp_path), "engines": ["main"]})["engines"]["main"]
+    assert (found["current"], found["previous"]) == ("r1", None)
+    assert found["releases"]["r1"] == {"id": "r1"}
+    assert "is not JSON" in found["releases"]["r2"]["error"]
+    assert found["golive"] == {"phase": "switched"}
+
+
+def test_sysctl_files_are_read_in_systemd_s_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etc, usr = tmp_path / "etc", tmp_path / "usr"
+    monkeypatch.setattr(snapshot, "SYSCTL_DIRECTORIES", (str(etc), str(usr)))
+    put(usr / "10-map-count.conf", "vm.max_map_count=1048576\n")
+    put(usr / "50-hidden.conf", "vm.max_map_count=1\n")
+    put(etc / "50-hidden.conf", "# vm.max_map_count=2\n; vm.max_map_count=3\nvm.swappiness=1\n")
+    put(etc / "99-other.conf", "\n-vm/max_map_count = 262144\n")
+    put(etc / "99-not-read.txt", "vm.max_map_count=4\n")
+    assert snapshot.sysctl_assignments(snapshot.sysctl_files()) == [
+        {"file": str(usr / "10-map-count.conf"), "line": 1, "value": "1048576"},
+        {"file": str(etc / "99-other.conf"), "line": 2, "value": "262144"},
+    ]
+
+
+def test_a_listening_socket_names_its_process() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = [item for item in run_inline({})["listeners"] if item["port"] == port]
+    assert len(found) == 1
+    assert found[0]["proto"] == "tcp"
+    assert found[0]["address"] == "127.0.0.1"
+    assert found[0]["pid"] == os.getpid()
+
+
+def test_addresses_of_both_families_are_readable() -> None:
+    if sys.byteorder == "little":
+        assert snapshot.address_text("0100007F") == "127.0.0.1"
+        assert snapshot.address_text("00000000000000000000000001000000") == "::1"
+
+
+def test_a_certificate_is_read_without_openssl(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key", tmp_path / "crt"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-days", "9", "-keyout", key, "-out", certificate, "-subj", "/CN=Our CA",
+         "-addext", "subjectAltName=DNS:llm.example.com,IP:10.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    found = run_inline({"certificate": str(certificate)})["gateway"]["certificate"]
+    assert found["sans"] == ["llm.example.com", "10.0.0.1"]
+    assert found["issuer"] == "Our CA"
+    assert len(found["fingerprint"]) == 64
+
+
+def test_a_snapshot_is_quick(tmp_path: Path) -> None:
+    request = {
+        "llm_root": str(tmp_path),
+        "packages": ["bash"],
+        "users": ["root"],
+        "files": ["/etc/passwd"],
+    }
+    times = []
+    for _ in range(3):
+        began = time.monotonic()
+        run_inline(request)
+        times.append(time.monotonic() - began)
+    # 0.08 s on an idle machine of two cores; the margin is for a busy one.
+    assert min(times) < 0.6
