@@ -1,0 +1,118 @@
+"""fleet-host COMMAND: one JSON document in on stdin, one out on stdout.
+
+Exit codes: 0 done; 1 refused or failed, stdout holds {"error": {what, why, fix, detail}}; 2 bad
+usage or a malformed request, same shape. A defect of this program itself ends in exit code 1 with
+its traceback in "detail", so that the one JSON document is there in any case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from . import SCHEMA_VERSION, layout
+from .errors import HostError, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Command -> "module:function" in this package, imported when called: a status query must not pay
+# for modules that it does not use. Each function takes the request and returns the answer.
+COMMANDS: dict[str, str] = {
+    "version": "__main__:version",
+    "job start": "jobs:start",
+    "job status": "jobs:status",
+    "job stop": "jobs:stop",
+    "job run": "jobs:run",
+    "model verify": "integrity:verify_command",
+}
+
+# Commands whose request comes as words, because systemd starts them: words -> keys of the request.
+POSITIONAL: dict[str, tuple[str, ...]] = {"job run": ("kind", "id")}
+
+
+def program_digest() -> str:
+    """SHA-256 of the zipapp; in a checkout, of its modules' names and contents."""
+    here = layout.program()
+    if here.is_file():
+        return hashlib.sha256(here.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    for module in sorted(here.glob("*.py")):
+        digest.update(module.name.encode() + b"\0" + module.read_bytes())
+    return digest.hexdigest()
+
+
+def version(_request: dict[str, Any]) -> dict[str, Any]:
+    """{program: sha256, schema: int}: which program this is and which state it understands."""
+    return {"program": program_digest(), "schema": SCHEMA_VERSION}
+
+
+def resolve(reference: str) -> Callable[..., Any]:
+    """The function behind "module:function" of this package."""
+    module, name = reference.split(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(f"fleet_host.{module}"), name)
+    return function
+
+
+def usage(why: str) -> SpecError:
+    return SpecError("fleet-host: bad usage", why, "Commands: " + ", ".join(sorted(COMMANDS)) + ".")
+
+
+def find_command(words: list[str]) -> tuple[str, list[str]]:
+    """The longest known command at the front of the words, and the words after it."""
+    for length in (3, 2, 1):
+        name = " ".join(words[:length])
+        if len(words) >= length and name in COMMANDS:
+            return name, words[length:]
+    raise usage(f"'{' '.join(words)}' is not a command." if words else "no command was given.")
+
+
+def read_request(name: str, rest: list[str]) -> dict[str, Any]:
+    keys = POSITIONAL.get(name)
+    if keys is not None:
+        if len(rest) != len(keys):
+            raise usage(f"'{name}' takes {' '.join(keys).upper()}, not {' '.join(rest)!r}.")
+        return dict(zip(keys, rest, strict=True))
+    if rest:
+        raise usage(f"'{name}' takes no words; its request is JSON on stdin.")
+    text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
+    try:
+        request = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise usage(f"stdin is not JSON ({error}).") from error
+    if not isinstance(request, dict):
+        raise usage("the request on stdin must be a JSON object.")
+    return request
+
+
+def answer(words: list[str]) -> tuple[int, dict[str, Any]]:
+    try:
+        name, rest = find_command(words)
+        return 0, resolve(COMMANDS[name])(read_request(name, rest))
+    except SpecError as error:
+        return 2, {"error": error.as_dict()}
+    except HostError as error:
+        return 1, {"error": error.as_dict()}
+    except Exception as error:
+        failure = HostError(
+            f"fleet-host {' '.join(words)} broke",
+            f"{type(error).__name__}: {error}.",
+            "If this names a full disk or a missing permission, mend that; else report the detail.",
+            traceback.format_exc().splitlines(),
+        )
+        return 1, {"error": failure.as_dict()}
+
+
+def main() -> int:
+    code, document = answer(sys.argv[1:])
+    json.dump(document, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""What a running job says about itself: a small file in the unit's RuntimeDirectory.
+
+It is written atomically and at most every half second. No fsync: /run is memory, and after a power
+cut the absence of the file is the truth.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MINIMUM_INTERVAL_SECONDS = 0.5
+LOG_LINES_KEPT = 20
+# The rate is taken over this window: long enough to be calm, short enough to show a slow-down.
+RATE_WINDOW_SECONDS = 30.0
+
+
+class Progress:
+    """A job's progress: phase, done of total in a unit, one message, the last log lines.
+
+    path: the status file, or None to keep it in memory only. identity: keys put into the file as
+    they are (run, invocation_id), which tell a reader whose status this is.
+    """
+
+    def __init__(self, path: Path | None, identity: dict[str, Any] | None = None) -> None:
+        self._path = path
+        self._identity = dict(identity or {})
+        self._written_at: float | None = None
+        self._samples: deque[tuple[float, float]] = deque()
+        self._log: deque[str] = deque(maxlen=LOG_LINES_KEPT)
+        self._phase = "starting"
+        self._done: float = 0
+        self._total: float | None = None
+        self._unit = ""
+        self._message = ""
+
+    def phase(
+        self, name: str, *, total: float | None = None, unit: str = "", message: str = ""
+    ) -> None:
+        """Begin a phase; done counts from 0 again. Written at once and put into the journal."""
+        self._phase, self._total, self._unit, self._message = name, total, unit, message
+        self._done = 0
+        self._samples.clear()
+        self.log(f"{name}: {message}" if message else name)
+        self._write()
+
+    def advance(self, done: float, message: str | None = None) -> None:
+        """How much of the phase is done, in its unit."""
+        now = time.monotonic()
+        self._done = done
+        if message is not None:
+            self._message = message
+        self._samples.append((now, done))
+        while len(self._samples) > 2 and now - self._samples[0][0] > RATE_WINDOW_SECONDS:
+            self._samples.popleft()
+        if self._written_at is None or now - self._written_at >= MINIMUM_INTERVAL_SECONDS:
+            self._write()
+
+    def log(self, line: str) -> None:
+        """A line for the journal that also shows in the status."""
+        self._log.append(line)
+        print(line, file=sys.stderr, flush=True)
+
+    def tail(self) -> list[str]:
+        return list(self._log)
+
+    def rate_per_second(self) -> float | None:
+        """Units per second over the last half minute; None before there is anything to tell."""
+        if len(self._samples) < 2:
+            return None
+        (start, before), (end, after) = self._samples[0], self._samples[-1]
+        return (after - before) / (end - start) if end > start else None
+
+    def as_dict(self) -> dict[str, Any]:
+        rate = self.rate_per_second()
+        left = None if self._total is None else self._total - self._done
+        return {
+            "phase": self._phase,
+            "done": self._done,
+            "total": self._total,
+            "unit": self._unit,
+            "message": self._message,
+            "rate": None if rate is None else round(rate, 3),
+            "eta_seconds": round(left / rate) if rate and left is not None and left >= 0 else None,
+        }
+
+    def _write(self) -> None:
+        self._written_at = time.monotonic()
+        if self._path is None:
+            return
+        document = {**self._identity, "progress": self.as_dict(), "log_tail": self.tail()}
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(document) + "\n")
+        temporary.replace(self._path)
