@@ -45,7 +45,9 @@ def describe(
         waiting.update({"rate": None, "eta_seconds": None})
         return {"state": "running", "progress": progress or waiting, "log_tail": log_tail}
     if result is not None:
-        answer = {key: result[key] for key in ("result", "error", "seconds") if key in result}
+        answer: dict[str, Any] = {
+            key: result[key] for key in ("result", "error", "seconds") if key in result
+        }
         answer.update({"state": result["state"], "progress": progress})
         answer["log_tail"] = log_tail or result.get("log_tail", [])
         return answer

@@ -288,6 +288,14 @@ def _broken(kind: str, identifier: str, error: Exception) -> HostError:
             "no space is left on the device, or a quota is used up.",
             "Free space (see 'df -h' and 'df -i'), then start it again: it resumes.",
         )
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return HostError(
+            f"{kind} {identifier} may not touch {error.filename or 'a file'}",
+            f"{error.strerror}.",
+            "Run the deploy, which sets owners (llm-build) and modes; a file system that turned "
+            "read-only after an error shows in 'dmesg'. Then start it again.",
+            traceback.format_exc().splitlines(),
+        )
     return HostError(
         f"{kind} {identifier} broke",
         f"{type(error).__name__}: {error}.",

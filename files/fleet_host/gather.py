@@ -1,0 +1,192 @@
+"""Asking the hub what a model is, and gathering its files until each of them is verified."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from . import client, durable, hub, integrity, staging
+from .errors import HostError
+from .listing import (
+    CONFIG,
+    INDEX,
+    FileEntry,
+    Listing,
+    require_shards,
+    require_weights,
+    shards_of,
+)
+from .pull_spec import COMMIT, Wanted
+from .staging import Memory, Places
+
+if TYPE_CHECKING:
+    from .status import Progress
+
+# Kept free beside the model: the journal, the client's bookkeeping, and other people's files.
+SPARE_BYTES = 1024**3
+# The client itself tries each file 3 to 5 times. A run of it that brought bytes is repeated, since
+# hours of download should not end with a minute of trouble at the hub.
+MOST_CLIENT_RUNS = 6
+PAUSE_SECONDS = 10.0
+
+
+def ask_hub(wanted: Wanted, progress: Progress) -> Listing:
+    """The listing of the revision, refused unless complete and checkable, its shards included."""
+    client.check_program(wanted.client.program)
+    progress.phase("listing", message=f"{wanted.name} from {wanted.source.endpoint}")
+    known = hub.revisions(wanted.source, wanted.model_id)
+    # A commit is a revision too, but no hub lists all of them.
+    if wanted.revision not in known and not COMMIT.fullmatch(wanted.revision):
+        raise HostError(
+            f"{wanted.model_id} has no revision {wanted.revision!r}",
+            f"the hub lists {len(known)}: {', '.join(known[:20]) or 'none'}.",
+            "Set model.revision to one of them.",
+        )
+    listing = hub.listing(wanted.source, wanted.model_id, wanted.revision)
+    require_weights(listing, wanted.name)
+    for path in (CONFIG, INDEX):
+        entry = listing.entry(path)
+        if entry is not None:
+            body = hub.small_file(wanted.source, wanted.model_id, wanted.revision, entry)
+            if path == INDEX:
+                require_shards(listing, shards_of(body, wanted.name), wanted.name)
+    return listing
+
+
+def gather(
+    wanted: Wanted,
+    place: Places,
+    listing: Listing,
+    needed: tuple[FileEntry, ...],
+    progress: Progress,
+) -> list[integrity.Verdict]:
+    """Bring the needed files into staging/model and verify each: a verdict for every one."""
+    memory = Memory(place, staging.remembered(place, needed))
+    verify_new(place, needed, memory, progress)
+    missing = [entry for entry in needed if entry.path not in memory.good]
+    refuse_full_disk(wanted, place, missing)
+    pulled_again = False
+    while missing:
+        download(wanted, place, listing, needed, missing, progress)
+        bad = verify_new(place, needed, memory, progress)
+        missing = [entry for entry in needed if entry.path not in memory.good]
+        if missing and pulled_again:
+            raise damaged_at_hub(wanted, listing, bad)
+        pulled_again = True
+        if bad:
+            progress.log(f"pulled again: {bad[0].entry.path} {bad[0].problem}")
+    return [memory.good[entry.path] for entry in needed]
+
+
+def verify_new(
+    place: Places, needed: tuple[FileEntry, ...], memory: Memory, progress: Progress
+) -> list[integrity.Verdict]:
+    """Verify what is there and not yet known to be good; remove and return what is wrong."""
+    unknown = [
+        entry
+        for entry in needed
+        if entry.path not in memory.good and os.path.lexists(place.model / entry.path)
+    ]
+    if not unknown:
+        return []
+    total = sum(entry.size_bytes for entry in unknown)
+    progress.phase("verify", total=total, unit="bytes", message=f"SHA-256 of {len(unknown)} files")
+    verdicts = integrity.verify_files(
+        place.model, unknown, progress=progress, sync=True, on_verdict=memory.add
+    )
+    memory.save()
+    bad = [verdict for verdict in verdicts if verdict.problem]
+    for verdict in bad:
+        progress.log(f"removed: {verdict.entry.path} {verdict.problem}")
+        durable.remove_tree(place.model / verdict.entry.path)
+    return bad
+
+
+def refuse_full_disk(wanted: Wanted, place: Places, missing: list[FileEntry]) -> None:
+    total = sum(entry.size_bytes for entry in missing)
+    have = client.present_bytes(place.model, missing)
+    free = staging.free_bytes(place.staging)
+    if missing and total - have + SPARE_BYTES > free:
+        raise HostError(
+            f"{wanted.name} does not fit on the disk of {wanted.target}",
+            f"{gigabytes(total - have)} are still to come and {gigabytes(SPARE_BYTES)} must stay "
+            f"free, but {gigabytes(free)} are free: {gigabytes(total - have + SPARE_BYTES - free)} "
+            "are lacking.",
+            f"Free that much on that file system ('df -h {wanted.target}'), for example an old "
+            "model that no release uses, then start again: what is here is kept.",
+        )
+
+
+def gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB"
+
+
+def download(
+    wanted: Wanted,
+    place: Places,
+    listing: Listing,
+    needed: tuple[FileEntry, ...],
+    missing: list[FileEntry],
+    progress: Progress,
+) -> None:
+    """Run the client until the missing files are there; again as long as a run brought bytes."""
+    what = f"the download of {wanted.name}"
+    for attempt in range(1, MOST_CLIENT_RUNS + 1):
+        message = f"{len(missing)} of {len(needed)} files from {wanted.source.endpoint}"
+        total = sum(entry.size_bytes for entry in needed)
+        progress.phase("download", total=total, unit="bytes", message=message)
+        before = client.present_bytes(place.model, missing)
+        ended = client.fetch(
+            wanted.client,
+            wanted.model_id,
+            wanted.revision,
+            place.model,
+            needed,
+            None if len(missing) == len(listing.entries) else missing,
+            progress,
+        )
+        if ended.returncode == 0 and not ended.stalled:
+            absent = _absent(place, missing)
+            if absent:
+                raise client.failure(
+                    wanted.client, ended, what, absent, staging.free_bytes(place.staging)
+                )
+            return
+        brought = client.present_bytes(place.model, missing) - before
+        error = client.failure(
+            wanted.client,
+            ended,
+            what,
+            _absent(place, missing),
+            staging.free_bytes(place.staging),
+        )
+        if brought <= 0 or ended.stalled or attempt == MOST_CLIENT_RUNS or "space" in error.what:
+            raise error
+        progress.log(f"{error.why} It brought {gigabytes(brought)}: tried again.")
+        time.sleep(PAUSE_SECONDS)
+
+
+def _absent(place: Places, entries: list[FileEntry]) -> list[str]:
+    return [entry.path for entry in entries if not (place.model / entry.path).exists()]
+
+
+def damaged_at_hub(wanted: Wanted, listing: Listing, bad: list[integrity.Verdict]) -> HostError:
+    """Two downloads gave the same wrong files: whose fault, as far as it can be told."""
+    lines = [f"{verdict.entry.path} {verdict.problem}" for verdict in bad]
+    now = hub.listing(wanted.source, wanted.model_id, wanted.revision)
+    if now.entries != listing.entries:
+        return HostError(
+            f"{wanted.name} changed at the hub while it was pulled",
+            f"{len(bad)} files are not those that were listed at the start.",
+            "Start again: the pull then follows the new listing and keeps the files that still "
+            "count. To be safe from that, set model.revision to a tag.",
+            lines,
+        )
+    return HostError(
+        f"{wanted.name} is damaged at the hub or on the way",
+        f"{len(bad)} files were pulled twice and are wrong: {lines[0] if lines else ''}.",
+        "The other files are kept. Report it to whoever runs the hub, or pull from another "
+        "endpoint; a proxy that caches broken files does this too.",
+        lines,
+    )

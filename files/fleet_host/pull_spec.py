@@ -1,0 +1,104 @@
+"""The pull job's spec, checked."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import client, fields, hub, staging
+from .errors import HostError, SpecError
+
+if TYPE_CHECKING:
+    from .staging import Places
+
+KEYS = {"model_id", "revision", "endpoint", "hub", "target", "client", "files_at_once"}
+KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file"}
+MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+REVISION = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The spec of a pull, checked."""
+
+    model_id: str
+    revision: str
+    target: Path
+    source: hub.Hub
+    client: client.ClientSettings
+
+    @property
+    def name(self) -> str:
+        return f"{self.model_id} at {self.revision}"
+
+    def origin(self, commit: str | None) -> dict[str, Any]:
+        return {
+            "model_id": self.model_id,
+            "hub": "modelscope",
+            "endpoint": self.source.endpoint,
+            "revision": self.revision,
+            "commit": commit,
+        }
+
+
+def read_spec(spec: dict[str, Any]) -> tuple[Wanted, Places]:
+    """The checked spec and the model's places. SpecError, HostError for an unusable token."""
+    fields.refuse_unknown(spec, KEYS, "pull")
+    model_id, revision = fields.text(spec, "model_id"), fields.text(spec, "revision", "master")
+    if not MODEL_ID.fullmatch(model_id) or "--" in model_id:
+        raise SpecError(
+            f"{model_id!r} is not a model's name",
+            "it must be OWNER/NAME of letters, digits, '.', '_' and '-', without '--'.",
+            "Correct model.id.",
+        )
+    if not REVISION.fullmatch(revision) or revision.endswith(".json"):
+        raise SpecError(
+            f"{revision!r} cannot be pulled as a revision",
+            "it becomes a directory: letters, digits, '.', '_' and '-', not ending in .json.",
+            "Use a tag or the commit instead.",
+        )
+    if fields.text(spec, "hub", "modelscope") != "modelscope":
+        raise SpecError(f"hub {spec['hub']!r} is not known", "only modelscope is.", "Correct it.")
+    endpoint = fields.text(spec, "endpoint").rstrip("/")
+    hub.check_endpoint(endpoint)
+    target = Path(fields.text(spec, "target"))
+    if not target.is_absolute():
+        raise SpecError(f"target {target} is not absolute", "it must be.", "Correct it.")
+    place = staging.places(target, model_id, revision)
+    token = read_token(fields.optional_text(spec, "token_file"))
+    settings = client.ClientSettings(
+        program=Path(fields.text(spec, "client")),
+        endpoint=endpoint,
+        token=token,
+        files_at_once=max(1, fields.whole(spec, "files_at_once", 4)),
+        file_timeout_seconds=max(1, int(fields.seconds(spec, "file_timeout_seconds", 86400))),
+        stall_timeout_seconds=fields.seconds(spec, "stall_timeout_seconds", 900),
+        home=place.staging / "home",
+    )
+    return Wanted(model_id, revision, target, hub.Hub(endpoint, token), settings), place
+
+
+def read_token(token_file: str | None) -> str | None:
+    """The hub's token. A name without "/" is a credential of the unit (systemd LoadCredential=)."""
+    if token_file is None:
+        return None
+    path = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nonexistent"), token_file)
+    try:
+        token = path.read_text().strip()
+    except OSError as error:
+        raise HostError(
+            "the hub's token cannot be read",
+            f"{path}: {error.strerror}.",
+            "Deploy again with model.token set, or remove it from the settings.",
+        ) from error
+    if not token or not token.isprintable():
+        raise HostError(
+            "the hub's token cannot be used",
+            f"{path} is empty or holds more than one line.",
+            "Deploy again with model.token set, or remove it from the settings.",
+        )
+    return token

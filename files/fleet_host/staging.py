@@ -1,0 +1,185 @@
+"""Where a model is gathered before it is published, and what of it can be trusted after a crash.
+
+models/.incoming/OWNER--NAME/REVISION/
+  lock.json       the hub's listing, durable before the first byte: what the files must be
+  model/          the files, as the client writes them; becomes models/OWNER--NAME/REVISION
+  verified.json   files found good, with their stat, so that a resumed pull hashes them once
+  home/           the client's HOME and cache
+  aside/          what was moved out of the model; goes when the model is published
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import SCHEMA_VERSION, durable
+from .client import PARTIAL
+from .errors import HostError
+from .integrity import Stat, Verdict, extra_files, record_path, stat_of
+from .listing import FileEntry, Listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SAVE_INTERVAL_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a model is, and where it is gathered."""
+
+    final: Path
+    staging: Path
+
+    @property
+    def model(self) -> Path:
+        return self.staging / "model"
+
+    @property
+    def lock(self) -> Path:
+        return self.staging / "lock.json"
+
+    @property
+    def verified(self) -> Path:
+        return self.staging / "verified.json"
+
+    @property
+    def record(self) -> Path:
+        return record_path(self.final)
+
+
+def places(target: Path, model_id: str, revision: str) -> Places:
+    """The places of owner/name at a revision below {llm_root}/models."""
+    name = model_id.replace("/", "--")
+    return Places(target / name / revision, target / ".incoming" / name / revision)
+
+
+@contextmanager
+def held(place: Places) -> Iterator[None]:
+    """Hold the model: two clients with different HOMEs both write into one directory."""
+    durable.make_directories(place.staging)
+    durable.make_directories(place.final.parent)
+    path = place.staging.with_name(f".{place.staging.name}.lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise HostError(
+                f"{place.final} is being pulled already",
+                f"another process holds {path}.",
+                "Wait for it: 'systemctl list-units \"llm-pull@*\"' shows which job it is.",
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_lock(place: Places, origin: dict[str, Any], listing: Listing) -> None:
+    files = [entry.as_dict() for entry in listing.entries]
+    document = {"schema": SCHEMA_VERSION, **origin, "commit": listing.commit, "files": files}
+    durable.write_json(place.lock, document)
+
+
+def read_lock(place: Places) -> Listing | None:
+    """The listing that the files in staging were pulled by; None when there is none."""
+    document = durable.read_json(place.lock)
+    if document is None:
+        return None
+    entries = (FileEntry(file["path"], file["size"], file["sha256"]) for file in document["files"])
+    return Listing(tuple(sorted(entries)), document["commit"])
+
+
+def remembered(place: Places, entries: tuple[FileEntry, ...]) -> dict[str, Verdict]:
+    """Files that an earlier run found good and that nobody touched since.
+
+    Each was fsynced before it was hashed, so a power cut cannot have emptied it since.
+    """
+    known = durable.read_json(place.verified) or {}
+    good = {}
+    for entry in entries:
+        row = known.get(entry.path)
+        if row and row["sha256"] == entry.sha256 and row["size"] == entry.size_bytes:
+            stat = Stat(row["size"], row["mtime_ns"], row["inode"])
+            if stat_of(place.model / entry.path) == stat:
+                good[entry.path] = Verdict(entry, None, stat)
+    return good
+
+
+class Memory:
+    """The good files so far, saved every five seconds: hashing 235 GB twice would cost minutes."""
+
+    def __init__(self, place: Places, good: dict[str, Verdict]) -> None:
+        self._place = place
+        self.good = dict(good)
+        self._saved_at = time.monotonic()
+
+    def add(self, verdict: Verdict) -> None:
+        if verdict.problem is None:
+            self.good[verdict.entry.path] = verdict
+        if time.monotonic() - self._saved_at >= SAVE_INTERVAL_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        self._saved_at = time.monotonic()
+        rows = {
+            path: {
+                "size": verdict.entry.size_bytes,
+                "sha256": verdict.entry.sha256,
+                "mtime_ns": verdict.stat.mtime_ns,
+                "inode": verdict.stat.inode,
+            }
+            for path, verdict in self.good.items()
+            if verdict.stat is not None
+        }
+        durable.write_json(self._place.verified, rows)
+
+
+def move_aside(aside: Path, directory: Path, paths: list[Path]) -> list[str]:
+    """Move files or directories out of a model's directory; their names relative to it."""
+    if not paths:
+        return []
+    durable.make_directories(aside)
+    for path in paths:
+        path.rename(aside / f"{secrets.token_hex(4)}-{path.name}")
+    return [path.relative_to(directory).as_posix() for path in paths]
+
+
+def move_strays(place: Places, listing: Listing, *, keep_partial: bool) -> list[str]:
+    """Move what does not belong to the model out of staging/model. keep_partial: leave the partial
+    files of listed files, from which the client resumes."""
+    partial = {entry.path + PARTIAL for entry in listing.entries}
+    strays = [
+        path
+        for path in extra_files(place.model, listing.entries)
+        if not (keep_partial and path.relative_to(place.model).as_posix() in partial)
+    ]
+    return move_aside(place.staging / "aside", place.model, strays)
+
+
+def make_read_only(directory: Path) -> None:
+    """Files 0444, directories 0555, except the top: renaming a directory to another parent needs
+    write permission on itself (rename(2), EACCES)."""
+    for root, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            set_mode(Path(root, name), 0o444)
+        set_mode(Path(root), 0o755 if Path(root) == directory else 0o555)
+
+
+def set_mode(path: Path, mode: int) -> None:
+    """chmod where it is needed: a file that somebody else owns may be right as it is."""
+    if path.stat().st_mode & 0o7777 != mode:
+        path.chmod(mode)
+
+
+def free_bytes(directory: Path) -> int:
+    """Bytes that an unprivileged user may still write there (blocks reserved for root excluded)."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
