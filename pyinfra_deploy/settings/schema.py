@@ -1,0 +1,285 @@
+# ruff: noqa: TC001 -- pydantic evaluates the annotations
+"""The settings: every key, what it may be, its default and what it means.
+
+The single source of validation, of docs/settings.md (`fleet settings docs`) and of what the error
+messages call allowed. Keys are documented in the operator's words; units are in their names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from pyinfra_deploy.settings.engine_arguments import check_arguments, check_environment
+from pyinfra_deploy.settings.kinds import (
+    AbsolutePath,
+    Burst,
+    DataPath,
+    EnvironmentValue,
+    HostName,
+    ModelId,
+    ModelName,
+    Origin,
+    PerMinute,
+    PipArgument,
+    Port,
+    PythonVersion,
+    RepositoryPath,
+    Revision,
+    Seconds,
+    Slug,
+    Url,
+    VllmVersion,
+)
+from pyinfra_deploy.settings.secret import Secret
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, secrets masked; pyinfra's `debug-inventory` asks for this."""
+        return self.model_dump(mode="json")
+
+
+def _setting(default: Any, description: str, example: Any, **limits: Any) -> Any:
+    return Field(default, description=description, examples=[example], **limits)
+
+
+def _required(description: str, example: Any, **limits: Any) -> Any:
+    return Field(description=description, examples=[example], **limits)
+
+
+# Lists in YAML, tuples here: settings do not change after they are read.
+_Lenient = Field(strict=False)
+
+
+class GpuHost(Section):
+    """Kernel and process limits of an engine host."""
+
+    max_map_count: int = _setting(
+        1_048_576,
+        "Lower bound of vm.max_map_count (memory mappings a process may have). Only ever raised: "
+        "a host that has more keeps it, whatever file set it.",
+        1_048_576,
+        ge=65_530,
+        le=2_147_483_647,
+    )
+    open_files: int = _setting(
+        1_048_576,
+        "Open files the engine may have (LimitNOFILE of its unit).",
+        1_048_576,
+        ge=1_024,
+        le=1_073_741_816,
+    )
+
+
+class Runtime(Section):
+    """The Python environment that vLLM runs in, built on the host from a lock file."""
+
+    vllm: VllmVersion = _required(
+        "Version of vLLM. At least 0.10.1.1, since the engine serves on a Unix socket. The lock "
+        "has to contain exactly this version.",
+        "0.33.0",
+    )
+    kind: Literal["venv"] = _setting("venv", "How the environment is made.", "venv")
+    lock: RepositoryPath = _required(
+        "Lock file of the environment: every package with its version and SHA-256, as `uv pip "
+        "compile --generate-hashes` writes it. locks/README.md tells how to make one.",
+        "locks/runtime/vllm-0.33.0-cu130-py312-linux_x86_64.txt",
+    )
+    python: PythonVersion = _setting(
+        "3.12",
+        "Python of the environment. /usr/bin/python3.N of that version has to be on the host; "
+        "a lock file is made for one version.",
+        "3.12",
+    )
+    device: Literal["cuda", "cpu"] = _setting(
+        "cuda", "What the engine computes on. cpu is for trials.", "cuda"
+    )
+    installer: Literal["uv", "pip"] = _setting(
+        "uv", "Which program installs the lock. Both check every hash.", "uv"
+    )
+    index_url: Url | None = _setting(
+        None,
+        "Package index to install from. null: whatever the host's pip configuration says.",
+        "https://pypi.example.com/simple",
+    )
+    extra_index_urls: Annotated[tuple[Url, ...], _Lenient] = _setting(
+        (), "Further package indexes.", ["https://download.pytorch.org/whl/cu130"]
+    )
+    find_links: Annotated[tuple[Url, ...], _Lenient] = _setting(
+        (),
+        "Pages or directories, as URLs, that list wheels.",
+        ["http://mirror.example.com/wheels/"],
+    )
+    pip_args: Annotated[tuple[PipArgument, ...], _Lenient] = _setting(
+        (), "Further arguments of the installer, one per item.", ["--no-cache"]
+    )
+
+
+class Model(Section):
+    """The model: where it is pulled from and at which revision."""
+
+    id: ModelId = _required("The model on the hub, as owner/name.", "Qwen/Qwen3-235B-A22B-FP8")
+    revision: Revision = _setting(
+        "master",
+        "Branch, tag or commit to pull. The commit it stands for at that moment is recorded.",
+        "master",
+    )
+    hub: Literal["modelscope"] = _setting("modelscope", "Which hub's protocol.", "modelscope")
+    endpoint: Url = _setting(
+        "https://www.modelscope.cn",
+        "The hub's address, or that of a mirror inside your network.",
+        "https://www.modelscope.cn",
+    )
+    token: Secret | None = _setting(
+        None,
+        "Token of the hub, for private models. A secret: encrypted with ansible-vault "
+        "encrypt_string, or from the environment.",
+        "{{ lookup('env', 'MODELSCOPE_API_TOKEN') }}",
+    )
+    files_at_once: int = _setting(4, "Files pulled at the same time.", 4, ge=1, le=32)
+    file_timeout_seconds: Seconds = _setting(
+        86_400, "Longest time for a single file, retries included, before the pull fails.", 86_400
+    )
+    stall_timeout_seconds: Seconds = _setting(
+        900, "Time without a new byte after which the pull counts as stuck and fails.", 900
+    )
+
+    @field_validator("endpoint")
+    @classmethod
+    def _without_slash(cls, value: str) -> str:
+        return value.rstrip("/")
+
+
+class Engine(Section):
+    """One `vllm serve` process group on a host."""
+
+    name: Slug = _setting(
+        "main", "Name of the engine: of its unit, llm-engine@NAME, and its directories.", "main"
+    )
+    served_model_name: ModelName | None = _setting(
+        None, "The model's name in the API. null: model.id.", "qwen3-235b"
+    )
+    args: dict[str, Any] = _setting(
+        {},
+        "Arguments of `vllm serve`, without the dashes in front. Flags are true; what is null is "
+        "left out. host, port, uds, model, served-model-name, api-key, config, ssl-* and a few "
+        "more are the product's own and refused with the setting to use instead.",
+        {"max-model-len": 16384},
+    )
+    env: dict[str, EnvironmentValue] = _setting(
+        {},
+        "Environment variables of the engine. Not for secrets: they are part of the release and "
+        "readable on the host.",
+        {"VLLM_LOGGING_LEVEL": "DEBUG"},
+    )
+    start_timeout_seconds: Seconds = _setting(
+        3_600, "Longest time from start to the first real answer.", 3_600
+    )
+    stall_timeout_seconds: Seconds = _setting(
+        600, "A start without a new log line and without CPU time for that long has failed.", 600
+    )
+    drain_seconds: Seconds = _setting(
+        120, "Time that running streams get to end before the engine is stopped.", 120
+    )
+
+    @field_validator("args")
+    @classmethod
+    def _arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return check_arguments(value)
+
+    @field_validator("env")
+    @classmethod
+    def _environment(cls, value: dict[str, str]) -> dict[str, str]:
+        return check_environment(value)
+
+
+class Tls(Section):
+    """The gateway's certificate."""
+
+    source: Literal["own_ca", "files"] = _setting(
+        "own_ca",
+        "own_ca: a certificate of the inventory's own CA (inventories/NAME/ca.crt), made and "
+        "renewed by the deploy. files: yours, which lie on the host.",
+        "own_ca",
+    )
+    certificate: AbsolutePath | None = _setting(
+        None,
+        "With source: files, the certificate on the host, intermediates after it.",
+        "/etc/ssl/llm/fullchain.pem",
+    )
+    key: AbsolutePath | None = _setting(
+        None, "With source: files, its key on the host.", "/etc/ssl/llm/key.pem"
+    )
+
+
+class RateLimit(Section):
+    """Limits of each gateway host; beyond them clients get 429."""
+
+    ip_per_minute: PerMinute = _setting(600, "Requests a minute from one address.", 600)
+    ip_burst: Burst = _setting(120, "Requests beyond the rate that pass at once.", 120)
+    key_per_minute: PerMinute = _setting(600, "Requests a minute with one API key.", 600)
+    key_burst: Burst = _setting(120, "Requests beyond the rate that pass at once.", 120)
+
+
+class Gateway(Section):
+    """Nginx with TLS, API keys and limits in front of the engine."""
+
+    server_name: HostName = _required(
+        "Host name clients use: of the vhost and in the certificate.", "llm.example.com"
+    )
+    https_port: Port = _setting(443, "Port of the API.", 443)
+    http_port: Port = _setting(80, "Port that only redirects to HTTPS.", 80)
+    tls: Tls = _setting(Tls(), "The certificate.", {"source": "own_ca"})
+    rate_limit: RateLimit = _setting(RateLimit(), "Limits.", {"ip_per_minute": 600})
+    cors_origins: Annotated[tuple[Origin, ...], _Lenient] = _setting(
+        (), "Web pages that may call the API from a browser.", ["https://chat.example.com"]
+    )
+    read_timeout_seconds: Seconds = _setting(
+        600,
+        "Longest silence of the engine within an answer: waiting in its queue and reading the "
+        "prompt, for an answer that is not streamed the whole of it.",
+        600,
+    )
+    max_body_mb: int = _setting(
+        16, "Largest request, in MB; above it clients get 413.", 16, ge=1, le=1_024
+    )
+    create_first_key: bool = _setting(
+        False,
+        "Make an API key on the first deploy and write it, mode 0600, on the control machine.",
+        False,
+    )
+    plaintext_ca_key: bool = _setting(
+        False,
+        "Keep the key of the inventory's CA unencrypted (mode 0600). For a lab only.",
+        False,
+    )
+
+
+class Settings(Section):
+    """All settings of a host. runtime and model are None where a host is no gpu host and has none,
+    gateway where it is no gateway."""
+
+    llm_root: DataPath = _setting(
+        "/srv/llm",
+        "Directory on the host for environments, models and releases. Put it on a disk with room "
+        "for two models.",
+        "/srv/llm",
+    )
+    gpu_host: GpuHost = _setting(GpuHost(), "Limits of an engine host.", {})
+    runtime: Runtime | None = _setting(None, "Required for the group gpu.", {})
+    model: Model | None = _setting(None, "Required for the group gpu.", {})
+    engine: Engine = _setting(Engine(), "The engine.", {})
+    gateway: Gateway | None = _setting(None, "Required for the group gateway.", {})
+
+    @property
+    def served_model_name(self) -> str:
+        """The model's name in the API. Raises ValueError on a host that serves none."""
+        if self.engine.served_model_name:
+            return self.engine.served_model_name
+        if self.model is None:
+            raise ValueError("no model is set for this host")
+        return self.model.id
