@@ -23,6 +23,8 @@ KILL_GRACE_SECONDS = 10.0
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # tqdm, pip and uv draw bars such as " 45%|####    | 1.2G/2.6G [...]" and end them with \r.
 BAR = re.compile(r"\d+%\|")
+# The modelscope client begins with its name drawn in punctuation: no line of that has a word.
+WORD = re.compile(r"[A-Za-z]{3}|\d{3}")
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,8 @@ def _read_lines(
 
 
 def _take(line: str, tail: deque[str], on_line: Callable[[str], None] | None) -> None:
-    clean = ANSI.sub("", line).rstrip()
-    if not clean or BAR.search(clean):
+    clean = ANSI.sub("", line).strip()
+    if not WORD.search(clean) or BAR.search(clean):
         return
     tail.append(clean)
     if on_line is not None:

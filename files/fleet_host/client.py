@@ -143,6 +143,10 @@ def fetch(
     )
 
 
+def out_of_space(ended: child.Ended, free_bytes: int) -> bool:
+    return child.says_no_space(ended.tail) or free_bytes < NO_SPACE_LEFT_BYTES
+
+
 def failure(
     settings: ClientSettings, ended: child.Ended, what: str, missing: list[str], free_bytes: int
 ) -> HostError:
@@ -158,7 +162,7 @@ def failure(
             "only slow, raise model.stall_timeout_seconds.",
             tail,
         )
-    if child.says_no_space(ended.tail) or free_bytes < NO_SPACE_LEFT_BYTES:
+    if out_of_space(ended, free_bytes):
         return HostError(
             f"{what} ran out of disk space",
             f"{free_bytes >> 20} MiB are free below {settings.home.parent}; {short}.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import client, durable, hub, integrity, staging
@@ -61,21 +62,30 @@ def gather(
     needed: tuple[FileEntry, ...],
     progress: Progress,
 ) -> list[integrity.Verdict]:
-    """Bring the needed files into staging/model and verify each: a verdict for every one."""
+    """Bring the needed files into staging/model and verify each: a verdict for every one.
+
+    A client that failed is run again as long as its run brought bytes; files that it called good
+    and that are not are pulled once more.
+    """
     memory = Memory(place, staging.remembered(place, needed))
     verify_new(place, needed, memory, progress)
     missing = [entry for entry in needed if entry.path not in memory.good]
     refuse_full_disk(wanted, place, missing)
-    pulled_again = False
+    runs, pulled_again = 0, False
     while missing:
-        download(wanted, place, listing, needed, missing, progress)
+        runs += 1
+        outcome = download(wanted, place, listing, needed, missing, progress)
         bad = verify_new(place, needed, memory, progress)
         missing = [entry for entry in needed if entry.path not in memory.good]
-        if missing and pulled_again:
+        if outcome.error is not None:
+            if outcome.final or outcome.brought_bytes <= 0 or runs == MOST_CLIENT_RUNS:
+                raise outcome.error
+            progress.log(f"{outcome.error.why} It brought {outcome.brought_bytes} bytes: again.")
+            time.sleep(PAUSE_SECONDS)
+        elif bad and pulled_again:
             raise damaged_at_hub(wanted, listing, bad)
-        pulled_again = True
-        if bad:
-            progress.log(f"pulled again: {bad[0].entry.path} {bad[0].problem}")
+        else:
+            pulled_again = bool(bad)
     return [memory.good[entry.path] for entry in needed]
 
 
@@ -122,6 +132,16 @@ def gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB"
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """One run of the client. error: None when it said that all is well and all files are there.
+    final: running it again would not help."""
+
+    error: HostError | None
+    brought_bytes: int
+    final: bool
+
+
 def download(
     wanted: Wanted,
     place: Places,
@@ -129,42 +149,30 @@ def download(
     needed: tuple[FileEntry, ...],
     missing: list[FileEntry],
     progress: Progress,
-) -> None:
-    """Run the client until the missing files are there; again as long as a run brought bytes."""
-    what = f"the download of {wanted.name}"
-    for attempt in range(1, MOST_CLIENT_RUNS + 1):
-        message = f"{len(missing)} of {len(needed)} files from {wanted.source.endpoint}"
-        total = sum(entry.size_bytes for entry in needed)
-        progress.phase("download", total=total, unit="bytes", message=message)
-        before = client.present_bytes(place.model, missing)
-        ended = client.fetch(
-            wanted.client,
-            wanted.model_id,
-            wanted.revision,
-            place.model,
-            needed,
-            None if len(missing) == len(listing.entries) else missing,
-            progress,
-        )
-        if ended.returncode == 0 and not ended.stalled:
-            absent = _absent(place, missing)
-            if absent:
-                raise client.failure(
-                    wanted.client, ended, what, absent, staging.free_bytes(place.staging)
-                )
-            return
-        brought = client.present_bytes(place.model, missing) - before
-        error = client.failure(
-            wanted.client,
-            ended,
-            what,
-            _absent(place, missing),
-            staging.free_bytes(place.staging),
-        )
-        if brought <= 0 or ended.stalled or attempt == MOST_CLIENT_RUNS or "space" in error.what:
-            raise error
-        progress.log(f"{error.why} It brought {gigabytes(brought)}: tried again.")
-        time.sleep(PAUSE_SECONDS)
+) -> Outcome:
+    """Run the client once for the missing files."""
+    message = f"{len(missing)} of {len(needed)} files from {wanted.source.endpoint}"
+    total = sum(entry.size_bytes for entry in needed)
+    progress.phase("download", total=total, unit="bytes", message=message)
+    before = client.present_bytes(place.model, missing)
+    ended = client.fetch(
+        wanted.client,
+        wanted.model_id,
+        wanted.revision,
+        place.model,
+        needed,
+        None if len(missing) == len(listing.entries) else missing,
+        progress,
+    )
+    brought = client.present_bytes(place.model, missing) - before
+    absent = _absent(place, missing)
+    if ended.returncode == 0 and not ended.stalled and not absent:
+        return Outcome(None, brought, final=False)
+    what, free = f"the download of {wanted.name}", staging.free_bytes(place.staging)
+    error = client.failure(wanted.client, ended, what, absent, free)
+    # Exit 0 with files absent is what the client does when they are not in the hub's listing now.
+    final = ended.stalled or ended.returncode == 0 or client.out_of_space(ended, free)
+    return Outcome(error, brought, final)
 
 
 def _absent(place: Places, entries: list[FileEntry]) -> list[str]:
