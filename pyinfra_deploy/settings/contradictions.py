@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from pathlib import Path
 
     from pyinfra_deploy.settings.schema import Gateway, Model, Runtime, Settings
@@ -27,10 +27,13 @@ _LOCKED = re.compile(
 
 
 def contradictions(
-    settings: Settings, groups: frozenset[str], root: Path
+    settings: Settings, present: Container[str], groups: frozenset[str], root: Path
 ) -> Iterator[Contradiction]:
-    """`groups`: all groups of the host. `root`: the repository, where lock files lie."""
-    yield from _roles(settings, groups)
+    """`present`: the sections that are written, right or wrong. `groups`: all of the host.
+
+    `root`: the repository, where lock files lie.
+    """
+    yield from _roles(present, groups)
     if settings.runtime is not None:
         yield from _runtime(settings.runtime, root)
     if settings.model is not None:
@@ -47,23 +50,23 @@ def contradictions(
         )
 
 
-def _roles(settings: Settings, groups: frozenset[str]) -> Iterator[Contradiction]:
+def _roles(present: Container[str], groups: frozenset[str]) -> Iterator[Contradiction]:
     is_engine, is_gateway = "gpu" in groups, "gateway" in groups
-    if is_engine and settings.runtime is None:
+    if is_engine and "runtime" not in present:
         yield (
             ("runtime",),
             "is missing: a host of the group gpu needs to know which vLLM to run.",
             "add runtime with vllm and lock to group_vars of the inventory's group "
             "(see group_vars/prod.yml).",
         )
-    if is_engine and settings.model is None:
+    if is_engine and "model" not in present:
         yield (
             ("model",),
             "is missing: a host of the group gpu needs to know which model to serve.",
             "add model with an id to group_vars of the inventory's group "
             "(see group_vars/prod.yml).",
         )
-    if is_gateway and settings.gateway is None:
+    if is_gateway and "gateway" not in present:
         yield (
             ("gateway",),
             "is missing: a host of the group gateway needs a server_name.",

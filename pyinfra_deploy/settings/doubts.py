@@ -144,6 +144,26 @@ def weak_inventory_group(inventory: Inventory, name: str) -> Iterator[Problem]:
         )
 
 
+def roles(inventory: Inventory) -> Iterator[Problem]:
+    """No gpu group, or one that is nearly called so: its hosts would get nothing at all."""
+    names = [n for n in inventory.groups if n not in ("all", "ungrouped")]
+    for role in ("gpu", "gateway"):
+        if role in inventory.groups:
+            continue
+        close = difflib.get_close_matches(role, names, 1, 0.75)
+        if close or role == "gpu":
+            yield Problem(
+                inventory.document.shown,
+                None,
+                "",
+                None,
+                None,
+                f'has no group "{role}", so '
+                + ("no host runs an engine." if role == "gpu" else "no host has Nginx."),
+                f'did you mean it by the group "{close[0]}"?' if close else "add gpu: hosts: ...",
+            )
+
+
 def unused_files(
     inventory: Inventory, files: VarsFiles, others: Iterable[str]
 ) -> Iterator[Problem]:

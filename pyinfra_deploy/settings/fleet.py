@@ -65,6 +65,7 @@ def load_fleet(inventory: Path | str, root: Path | None = None) -> Fleet:
         raise SettingsError(files.problems)
     warnings = list(files.warnings)
     warnings += doubts.weak_inventory_group(read, name)
+    warnings += doubts.roles(read)
     warnings += doubts.unused_files(read, files, _inventory_names(root))
     problems = list(_membership(read, name))
     hosts = _check_hosts(read, merged, root, problems, warnings)
@@ -201,11 +202,13 @@ def _check_hosts(
 
 def _judge(ours: dict[str, Located], merged: Merged, groups: frozenset[str], root: Path) -> Outcome:
     outcome = validate(ours)
-    if outcome.settings is None:
-        # What could not be read is not reported as missing as well.
-        return outcome
-    for keys, message, fix in contradictions(outcome.settings, groups, root):
+    # An explicit null is not a section either.
+    present = {name for name, located in ours.items() if located.value is not None}
+    for keys, message, fix in contradictions(outcome.sound, present, groups, root):
         outcome.problems.append(problem_at(ours, keys, message, fix))
+    if outcome.problems or outcome.settings is None:
+        outcome.settings = None
+        return outcome
     outcome.warnings += doubts.about_settings(ours, outcome.settings, groups)
     outcome.warnings += doubts.dropped_keys(merged, outcome.settings)
     return outcome

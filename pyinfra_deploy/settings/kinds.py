@@ -50,13 +50,13 @@ class Words:
 
 
 # Service units run with ProtectHome and PrivateTmp; the rest is the kernel's or emptied at boot.
-_UNFIT_ROOTS = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/proc", "/sys", "/dev", "/boot")
+_UNFIT_ROOTS = ("home", "root", "run", "tmp", "var/tmp", "proc", "sys", "dev", "boot")
 
 
 def _fit_for_data(value: str) -> str | None:
     if value == "/" or value.endswith("/") or "//" in value or ".." in value.split("/"):
         return "must be a plain absolute path, without a slash at its end and without '..'."
-    for unfit in _UNFIT_ROOTS:
+    for unfit in (f"/{name}" for name in _UNFIT_ROOTS):
         if value == unfit or value.startswith(unfit + "/"):
             return (
                 f"must not lie in {unfit}: services cannot see it, or it does not outlive a reboot."

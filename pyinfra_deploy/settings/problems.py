@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,9 @@ def _name(hosts: list[str]) -> str | None:
 
 def describe(value: object) -> str:
     """A value as the operator sees it, with its kind where that is what goes wrong."""
+    if isinstance(value, str):
+        # A password in a URL is refused, and not repeated on the screen.
+        value = re.sub(r"://[^/@\s]*@", "://********@", value)
     match value:
         case None:
             return "nothing (null)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import fnmatch
 import hashlib
 import os
 import sys
@@ -9,8 +11,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import click
+
 from pyinfra_deploy.settings.fleet import Fleet, FleetHost, load_fleet
-from pyinfra_deploy.settings.problems import SettingsError
+from pyinfra_deploy.settings.problems import Problem, SettingsError
+from pyinfra_deploy.settings.schema import Settings
 from pyinfra_deploy.settings.secret import Secret
 
 HostWithData = tuple[str, dict[str, Any]]
@@ -18,6 +23,7 @@ Groups = dict[str, tuple[list[HostWithData], dict[str, Any]]]
 
 # Data by these names tells pyinfra how to connect (ConnectorData of its ssh connector): an
 # organisation's own variable that happens to be called so must not. Tests compare with pyinfra.
+OURS = frozenset(Settings.model_fields)
 CONNECTOR_DATA = frozenset(
     {
         "ssh_hostname",
@@ -44,12 +50,14 @@ CONNECTOR_DATA = frozenset(
 def pyinfra_inventory(inventory_file: str) -> Groups:
     """All groups of the inventory beside `inventory_file`, for `globals().update(...)` in it.
 
-    Host data: the merged variables, `settings` (Settings) and `fleet` (name, directory, root and
-    host, as text). Ends the program with exit code 1, the problems on stderr and no traceback when
-    something is wrong: pyinfra passes SystemExit through, and would wrap any other exception.
+    Host data: the variables outside our namespace, `settings` (Settings) and `fleet` (name,
+    directory, root and host, as text). Ends the program with exit code 1, the problems on stderr
+    and no traceback when something is wrong: pyinfra passes SystemExit through, and would wrap any
+    other exception.
     """
     try:
         fleet = load_fleet(inventory_file)
+        _check_limits(fleet)
         groups = pyinfra_groups(fleet)
     except SettingsError as error:
         print(f"\n{error}\nNothing was changed; no host was contacted.", file=sys.stderr)
@@ -57,6 +65,33 @@ def pyinfra_inventory(inventory_file: str) -> Groups:
     for warning in fleet.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return groups
+
+
+def _check_limits(fleet: Fleet) -> None:
+    """pyinfra warns about a --limit that matches nothing, does nothing, and exits with 0."""
+    context = click.get_current_context(silent=True)
+    for option in ("limit", "exclude"):
+        patterns = (context.params.get(option) or ()) if context else ()
+        for pattern in patterns:
+            names = [_pyinfra_name(host) for host in fleet.hosts.values()]
+            if pattern in fleet.groups or fnmatch.filter(names, pattern):
+                continue
+            close = difflib.get_close_matches(pattern, [*fleet.groups, *names], 1)
+            raise SettingsError(
+                [
+                    Problem(
+                        f"--{option} {pattern}",
+                        None,
+                        "",
+                        None,
+                        None,
+                        f"matches no group and no host of {fleet.name}.",
+                        f'did you mean "{close[0]}"?'
+                        if close
+                        else f"groups: {', '.join(fleet.groups)}; hosts: {', '.join(names[:10])}",
+                    )
+                ]
+            )
 
 
 def pyinfra_groups(fleet: Fleet) -> Groups:
@@ -77,14 +112,13 @@ def _data(fleet: Fleet, host: FleetHost) -> dict[str, Any]:
     data = {
         key: value
         for key, value in host.variables.items()
-        if key not in CONNECTOR_DATA and not key.startswith(("_", "ansible_"))
+        if key not in CONNECTOR_DATA | OURS and not key.startswith(("_", "ansible_"))
     }
     for key, value in host.connection.items():
         # pyinfra's connectors take plain text only.
         data[key] = value.reveal() if isinstance(value, Secret) else value
     if host.ssh_config:
         data["ssh_config_file"] = str(_ssh_config(fleet, host))
-    # After the variables: the checked Settings replace what is written for them.
     data["settings"] = host.settings
     data["fleet"] = {
         "name": fleet.name,

@@ -34,6 +34,13 @@ def allowed_words(info: FieldInfo) -> str:
     return words
 
 
+def item_words(info: FieldInfo) -> str:
+    """What one item of a list, or one value of a mapping, may be."""
+    bare = _bare(info.annotation)
+    item = typing.get_args(bare)[0 if typing.get_origin(bare) is tuple else 1]
+    return _words(item, [])
+
+
 def example_of(info: FieldInfo | None) -> str:
     """An example as it is written in YAML, on one line."""
     if info is None or not info.examples:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pyinfra_deploy.settings.kinds import WRONG
 from pyinfra_deploy.settings.problems import Problem, describe
 from pyinfra_deploy.settings.schema import Section, Settings
-from pyinfra_deploy.settings.schema_words import allowed_words, example_of, section_of
+from pyinfra_deploy.settings.schema_words import allowed_words, example_of, item_words, section_of
 from pyinfra_deploy.settings.secret import (
     Secret,
     environment_name,
@@ -35,9 +35,11 @@ ErrorDetails = dict[str, Any]
 
 @dataclass(eq=False)
 class Outcome:
-    """settings is None exactly when there are problems. Nothing here names a host yet."""
+    """settings: None when there are problems. sound: only the sections without a problem, so that
+    the others can still be judged. Nothing here names a host yet."""
 
     settings: Settings | None = None
+    sound: Settings = field(default_factory=Settings)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
 
@@ -46,13 +48,21 @@ def validate(ours: dict[str, Located]) -> Outcome:
     """`ours`: the variables that are settings, by their top-level name."""
     outcome = Outcome()
     values = {name: _plain(located, outcome) for name, located in ours.items()}
-    if outcome.problems:
-        return outcome
+    refused = {problem.key_path for problem in outcome.problems}
+    wrong = {path.split(".")[0] for path in refused}
     try:
-        outcome.settings = Settings.model_validate(values)
+        settings = Settings.model_validate(values)
     except ValidationError as error:
         for details in error.errors(include_url=False):
-            outcome.problems += _translate(ours, values, dict(details))
+            wrong.add(str(details["loc"][0]))
+            outcome.problems += [
+                problem
+                for problem in _translate(ours, values, dict(details))
+                if problem.key_path not in refused
+            ]
+        settings = Settings.model_validate({k: v for k, v in values.items() if k not in wrong})
+    outcome.settings = None if outcome.problems else settings
+    outcome.sound = settings
     return outcome
 
 
@@ -177,14 +187,26 @@ def _translate(
     if kind == WRONG:
         fix = details["ctx"]["fix"] or (f"for example {example}" if example else "")
         return [problem_at(ours, keys, details["ctx"]["message"], fix, found)]
-    allowed = allowed_words(info) if info else details["msg"]
+    allowed = _allowed(info, keys, str(details["msg"]))
     return [problem_at(ours, keys, f"must be {allowed}.", _fix(kind, details, example), found)]
+
+
+def _allowed(info: FieldInfo | None, keys: Sequence[object], otherwise: str) -> str:
+    if info is None:
+        return otherwise
+    return allowed_words(info) if info is _exactly(keys) else item_words(info)
+
+
+def _exactly(keys: Sequence[object]) -> FieldInfo | None:
+    """The schema's field exactly at `keys`; None inside a list or a free mapping."""
+    section = _section(keys[:-1])
+    return section.model_fields.get(str(keys[-1])) if section else None
 
 
 def _fix(kind: str, details: ErrorDetails, example: str) -> str:
     value = details.get("input")
     if kind == "string_type" and isinstance(value, int | float) and not isinstance(value, bool):
-        return f'put it in quotes: "{value}" (as a number, 3.10 would become 3.1).'
+        return f'put it in quotes: "{value}" (without them 3.10 is the number 3.1).'
     if kind == "int_type" and isinstance(value, str) and value.strip().isdigit():
         return f"remove the quotes: {value.strip()}"
     if kind == "bool_type":
