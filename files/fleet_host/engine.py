@@ -1,0 +1,211 @@
+"""An engine on its host: its directory, its unit, what it runs, and its drain flag."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+from . import durable, fields, jobs, layout, systemctl
+from .errors import HostError, SpecError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UNIT_PROPERTIES = [
+    "LoadState",
+    "LoadError",
+    "ActiveState",
+    "SubState",
+    "UnitFileState",
+    "Result",
+    "MainPID",
+    "NRestarts",
+    "InvocationID",
+    "ExecMainCode",
+    "ExecMainStatus",
+    "CPUUsageNSec",
+]
+DRAINED_BY_GO_LIVE = "go-live"
+
+
+def name_of(request: dict[str, Any], key: str = "engine") -> str:
+    """A name that is safe as a directory and as a unit's instance. SpecError."""
+    value = fields.text(request, key)
+    if not jobs.IDENTIFIER.fullmatch(value):
+        raise SpecError(
+            f"the spec's '{key}' is {value!r}",
+            "it must be letters, digits, '.', '_' and '-', beginning with a letter or digit.",
+            "Correct it.",
+        )
+    return value
+
+
+def home(engine: str) -> Path:
+    return layout.llm_root() / "engines" / engine
+
+
+def release_directory(engine: str, release: str) -> Path:
+    return home(engine) / "releases" / release
+
+
+def run_directory(engine: str) -> Path:
+    """The unit's RuntimeDirectory, gone whenever the unit is down."""
+    return layout.run_root() / f"llm-engine-{engine}"
+
+
+def socket_path(engine: str) -> Path:
+    return run_directory(engine) / "http.sock"
+
+
+def linked(engine: str, link: str) -> str | None:
+    """The release that `current` or `previous` names; None without the link."""
+    path = home(engine) / link
+    return path.readlink().name if path.is_symlink() else None
+
+
+def link(engine: str, name: str, release: str | None) -> None:
+    """Point `current` or `previous` at a release, atomically and durably; None removes it."""
+    path = home(engine) / name
+    if release is None:
+        durable.remove_file(path)
+    elif linked(engine, name) != release:
+        durable.replace_symlink(path, f"releases/{release}")
+
+
+def binding_digest(engine: str) -> str | None:
+    try:
+        return hashlib.sha256((home(engine) / "binding.env").read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def started(request: dict[str, Any]) -> dict[str, Any]:
+    """`engine started` ENGINE, the unit's ExecStartPre: note what this start is going to run.
+
+    {release, binding, invocation} in /run/llm-engine-ENGINE/started.json, removed by systemd with
+    the directory when the unit goes down: whether to restart is decided by comparing it with what
+    is on disk. A release never changes once staged, so its ID says it all.
+    """
+    engine = name_of(request)
+    release = linked(engine, "current")
+    if release is None:
+        raise HostError(
+            f"engine {engine} has no release to run",
+            f"{home(engine) / 'current'} does not exist: nothing went live here yet.",
+            "Run the deploy; it stages a release and goes live.",
+        )
+    document = {
+        "release": release,
+        "binding": binding_digest(engine),
+        "invocation": os.environ.get("INVOCATION_ID", ""),
+    }
+    path = run_directory(engine) / "started.json"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # No fsync: /run is memory, and after a power cut nothing runs.
+    temporary.write_text(json.dumps(document) + "\n")
+    temporary.replace(path)
+    return document
+
+
+def read_started(engine: str) -> dict[str, Any]:
+    """What `started` wrote, empty when the engine is down or has never run."""
+    try:
+        document = json.loads((run_directory(engine) / "started.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def unit_state(unit: str) -> dict[str, str]:
+    """The unit's properties as systemd prints them. HostError when systemd cannot load it."""
+    shown = systemctl.show(unit, UNIT_PROPERTIES)
+    if shown["LoadState"] not in ("loaded", ""):
+        raise HostError(
+            f"systemd cannot load {unit}",
+            f"{shown['LoadState']}: {shown['LoadError'] or 'the unit file is missing or wrong.'}",
+            "Run the deploy, which installs the units.",
+        )
+    return shown
+
+
+def cpu_seconds(shown: dict[str, str]) -> float | None:
+    """CPU time of the unit's whole cgroup; None without CPUAccounting ("[not set]")."""
+    value = shown["CPUUsageNSec"]
+    # 2^64-1 is systemd's "not known".
+    known = value.isdigit() and int(value) < (1 << 64) - 1
+    return int(value) / 1e9 if known else None
+
+
+def journal(unit: str, since_epoch_seconds: float, lines: int = 30) -> list[str]:
+    """The last lines of the unit and what systemd said about it, since a moment of wall time."""
+    return _journalctl("--output=cat", f"--lines={lines}", unit, since_epoch_seconds)
+
+
+def journal_position(unit: str, since_epoch_seconds: float) -> str:
+    """A text that changes with every new line of the unit's journal."""
+    return "\n".join(_journalctl("--show-cursor", "--lines=1", unit, since_epoch_seconds))
+
+
+def _journalctl(output: str, lines: str, unit: str, since_epoch_seconds: float) -> list[str]:
+    command = ["journalctl", "--no-pager", "--quiet", output, lines, f"--unit={unit}"]
+    command.append(f"--since=@{int(since_epoch_seconds)}")
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=systemctl.CALL_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [f"(the journal could not be read: {error})"]
+    return (done.stdout if done.returncode == 0 else done.stderr).splitlines()
+
+
+# --- the drain flag: while it exists Nginx answers new requests 503; running streams go on
+
+
+def drain_flag(engine: str) -> Path:
+    return layout.run_root() / "llm" / "drain" / engine
+
+
+def raise_drain_flag(engine: str, by: str, reason: str) -> None:
+    """Ask Nginx for no new requests. Another's flag (an operator's) stays as it is."""
+    flag = drain_flag(engine)
+    flag.parent.mkdir(parents=True, exist_ok=True)
+    document = json.dumps({"by": by, "reason": reason, "since": int(time.time())})
+    with contextlib.suppress(FileExistsError), flag.open("x") as handle:
+        handle.write(document + "\n")
+
+
+def lower_drain_flag(engine: str, by: str) -> bool:
+    """Remove the flag if it is `by`'s, or unreadable; whether the engine takes requests again."""
+    flag = drain_flag(engine)
+    try:
+        document = json.loads(flag.read_text())
+    except FileNotFoundError:
+        return True
+    except ValueError:
+        document = {"by": by}  # a run killed between creating and writing it
+    if isinstance(document, dict) and document.get("by", by) != by:
+        return False
+    flag.unlink(missing_ok=True)
+    return True
+
+
+def undrain(request: dict[str, Any]) -> dict[str, Any]:
+    """`engine undrain` ENGINE, the go-live unit's ExecStopPost: {lowered: bool}.
+
+    systemd runs it however the go-live ended, so kill -9 does not leave its flag behind either.
+    """
+    return {"lowered": lower_drain_flag(name_of(request), DRAINED_BY_GO_LIVE)}

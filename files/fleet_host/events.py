@@ -1,0 +1,130 @@
+"""What happened on this host: {llm_root}/state/events.jsonl, append-only, one JSON object a line.
+
+Each line carries the SHA-256 of the line before it ("previous", 64 zeros in the first), so a line
+that was changed, removed or put in between breaks the chain at that place. It proves order and
+completeness against accidents and clumsy edits; root can of course rewrite the whole file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from . import durable, layout
+from .errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FIRST = "0" * 64
+TAIL_BYTES = 1 << 16
+
+
+def events_path() -> Path:
+    return layout.llm_root() / "state" / "events.jsonl"
+
+
+def utc_now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    existed = path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not existed:
+            durable.fsync_directory(path.parent)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def record(what: str, who: str | None = None, **details: Any) -> dict[str, Any]:
+    """Append one event durably and return it. who: by default the holder of the lease."""
+    path = events_path()
+    durable.make_directories(path.parent, mode=0o750)
+    with _locked(path) as descriptor:
+        _drop_torn_line(descriptor)
+        last = _last_line(descriptor)
+        event = {
+            "when": utc_now(),
+            "who": who or _holder(),
+            "what": what,
+            **details,
+            "previous": hashlib.sha256(last).hexdigest() if last else FIRST,
+        }
+        os.write(descriptor, (json.dumps(event) + "\n").encode())
+        os.fsync(descriptor)
+    return event
+
+
+def _holder() -> str:
+    lease = durable.read_json(layout.llm_root() / "state" / "lease.json")
+    return str(lease.get("owner", "unknown")) if isinstance(lease, dict) else "root on this host"
+
+
+def _drop_torn_line(descriptor: int) -> None:
+    """A last line without its newline was cut off by a power cut before it counted."""
+    size = os.fstat(descriptor).st_size
+    kept = size
+    while kept > 0:
+        begin = max(0, kept - TAIL_BYTES)
+        found = os.pread(descriptor, kept - begin, begin).rfind(b"\n")
+        if found >= 0:
+            kept = begin + found + 1
+            break
+        kept = begin
+    if kept != size:
+        os.ftruncate(descriptor, kept)
+        os.fsync(descriptor)
+
+
+def _last_line(descriptor: int) -> bytes:
+    size = os.fstat(descriptor).st_size
+    length = TAIL_BYTES
+    while True:
+        begin = max(0, size - length)
+        lines = os.pread(descriptor, size - begin, begin).rstrip(b"\n").split(b"\n")
+        if len(lines) > 1 or begin == 0:
+            return lines[-1]
+        length *= 2
+
+
+def verify(_request: dict[str, Any]) -> dict[str, Any]:
+    """`events verify` {} -> {events, last}; HostError at the first line that does not chain."""
+    path = events_path()
+    previous, count, last = FIRST, 0, None
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            event = json.loads(line)
+        except ValueError as error:
+            raise _broken(path, number, f"it is not JSON ({error})") from error
+        if event.get("previous") != previous:
+            raise _broken(path, number, "it does not carry the digest of the line before it")
+        previous, count, last = hashlib.sha256(line).hexdigest(), number, event
+    return {"events": count, "last": last}
+
+
+def _broken(path: Path, number: int, why: str) -> HostError:
+    return HostError(
+        f"the event log is broken at line {number} of {path}",
+        f"{why}: it, or the line before it, was changed, removed or put in afterwards.",
+        "Compare with a backup. Lines before this one are as they were written.",
+    )
+
+
+def tail(request: dict[str, Any]) -> dict[str, Any]:
+    """`events tail` {lines} -> {events: the last ones, oldest first}."""
+    wanted = int(request.get("lines", 20))
+    path = events_path()
+    lines = path.read_bytes().splitlines()[-wanted:] if path.exists() and wanted > 0 else []
+    return {"events": [json.loads(line) for line in lines]}

@@ -1,0 +1,315 @@
+"""Going live: drain, switch, start, one real completion; back to the old release if it fails.
+
+The job kind `golive`, one job an engine. engines/ENGINE/golive.json says durably how far it is:
+{phase, from, to, previous, ...}. `from` is the release that last served; while a phase is pending
+it is the one to go back to, whatever `current` says, so a run that is killed anywhere (kill -9, a
+power cut) is mended by the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from . import durable, engine, events, fields, probe, release, systemctl
+from .errors import HostError
+from .health import Patience, UnhealthyError, restart, wait_until_serving
+
+if TYPE_CHECKING:
+    from .status import Progress
+
+PENDING = ("draining", "switching", "starting", "reverting")
+# Requests that Nginx had let through before it saw the flag reach the engine a moment later.
+QUIET_POLLS = 2
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for, from the job's spec."""
+
+    engine: str
+    release: str
+    unit: str
+    probe: probe.Probe
+    patience: Patience
+    drain_seconds: int
+    enable: bool
+    run: str
+
+
+@dataclass(frozen=True)
+class Ground:
+    """From where: the release that served (None: none did) and the one before it."""
+
+    serving: str | None
+    previous: str | None
+    interrupted: bool
+
+
+def read_wish(spec: dict[str, Any]) -> Wish:
+    asked = spec.get("probe")
+    asked = dict(asked) if isinstance(asked, dict) else {}
+    name = engine.name_of(spec)
+    return Wish(
+        engine=name,
+        release=engine.name_of(spec, "release"),
+        unit=fields.text(spec, "unit", f"llm-engine@{name}.service"),
+        probe=probe.Probe(
+            path=fields.text(asked, "path", "/v1/completions"),
+            model=fields.text(asked, "model"),
+            prompt=fields.text(asked, "prompt", "1, 2, 3,"),
+            max_tokens=fields.whole(asked, "max_tokens", 4),
+        ),
+        patience=Patience(
+            start_timeout_seconds=fields.seconds(spec, "start_timeout_seconds"),
+            stall_timeout_seconds=fields.seconds(spec, "stall_timeout_seconds"),
+            poll_seconds=fields.seconds(spec, "poll_seconds", 1.0),
+        ),
+        drain_seconds=fields.whole(spec, "drain_seconds"),
+        enable=spec.get("enable", True) is True,
+        run=fields.text(spec, "run", ""),
+    )
+
+
+def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """The job's work: {changed, release, from, drained, answer, seconds}.
+
+    HostError when the release does not serve; its text says what serves now.
+    """
+    wish = read_wish(spec)
+    began = time.monotonic()
+    ground = read_ground(wish, progress)
+    try:
+        if not (engine.release_directory(wish.engine, wish.release) / "release.json").is_file():
+            raise _not_staged(wish)
+        _refuse_incomplete(wish)
+        answer = serving_already(wish)
+        if answer is not None:
+            changed = settle(wish, ground)
+            drained = None
+        else:
+            drained = drain(wish, ground, progress)
+            answer = switch(wish, ground, progress)
+            changed = True
+    finally:
+        # Also after SIGTERM: a flag without its run would turn requests away for ever.
+        engine.lower_drain_flag(wish.engine, engine.DRAINED_BY_GO_LIVE)
+    seconds = round(time.monotonic() - began, 1)
+    if changed:
+        came_from = ground.serving
+        events.record(
+            "went live", engine=wish.engine, release=wish.release, came_from=came_from,
+            seconds=seconds, run=wish.run,
+        )  # fmt: skip
+    return {
+        "changed": changed,
+        "release": wish.release,
+        "from": ground.serving,
+        "drained": drained,
+        "answer": answer[:200],
+        "seconds": seconds,
+    }
+
+
+def read_ground(wish: Wish, progress: Progress) -> Ground:
+    """Where this go-live starts from, past an earlier one that was interrupted."""
+    earlier = durable.read_json(engine.home(wish.engine) / "golive.json")
+    if isinstance(earlier, dict) and earlier.get("phase") in PENDING:
+        progress.log(
+            f"an earlier go-live to {earlier.get('to')} was interrupted while {earlier['phase']}; "
+            f"before it {earlier.get('from') or 'nothing'} served"
+        )
+        return Ground(earlier.get("from"), earlier.get("previous"), interrupted=True)
+    current = engine.linked(wish.engine, "current")
+    return Ground(current, engine.linked(wish.engine, "previous"), interrupted=False)
+
+
+def note(wish: Wish, ground: Ground, phase: str, **more: Any) -> None:
+    """Say durably how far this go-live is."""
+    document = {
+        "phase": phase,
+        "from": ground.serving,
+        "to": wish.release,
+        "previous": ground.previous,
+        "run": wish.run,
+        "when": events.utc_now(),
+        **more,
+    }
+    durable.write_json(engine.home(wish.engine) / "golive.json", document)
+
+
+def _not_staged(wish: Wish) -> HostError:
+    return HostError(
+        f"release {wish.release} of engine {wish.engine} is not on this host",
+        f"{engine.release_directory(wish.engine, wish.release)} does not exist.",
+        "Run the deploy; it stages a release before it goes live.",
+    )
+
+
+def _refuse_incomplete(wish: Wish) -> None:
+    directory = engine.release_directory(wish.engine, wish.release)
+    runtime, model = (directory / "runtime").readlink(), (directory / "model").readlink()
+    release.refuse_incomplete(wish.engine, wish.release, runtime, model)
+
+
+def runs_as_wished(wish: Wish) -> bool:
+    """Whether the running process was started with this release and the present binding."""
+    started = engine.read_started(wish.engine)
+    return (
+        engine.linked(wish.engine, "current") == wish.release
+        and started.get("release") == wish.release
+        and started.get("binding") == engine.binding_digest(wish.engine)
+        and engine.unit_state(wish.unit)["ActiveState"] == "active"
+    )
+
+
+def serving_already(wish: Wish) -> str | None:
+    """The answer of an engine that runs exactly what is wished; None when it must be (re)started"""
+    if not runs_as_wished(wish):
+        return None
+    try:
+        return probe.completion(engine.socket_path(wish.engine), wish.probe, 30.0)
+    except (probe.NotReadyError, probe.RejectedError):
+        return None
+
+
+def settle(wish: Wish, ground: Ground) -> bool:
+    """The end of a go-live that succeeded: survives a reboot, and says done."""
+    changed = ground.interrupted
+    if wish.enable and engine.unit_state(wish.unit)["UnitFileState"] != "enabled":
+        systemctl.call(["enable", wish.unit])
+        changed = True
+    earlier = durable.read_json(engine.home(wish.engine) / "golive.json") or {}
+    if changed or (earlier.get("phase"), earlier.get("to")) != ("done", wish.release):
+        note(wish, ground, "done")
+    return changed
+
+
+def drain(wish: Wish, ground: Ground, progress: Progress) -> bool | None:
+    """Turn new requests away and let the running ones end. None: there was nothing to drain;
+    False: some were still running when drain_seconds had passed."""
+    socket = engine.socket_path(wish.engine)
+    if wish.drain_seconds == 0 or engine.unit_state(wish.unit)["ActiveState"] != "active":
+        return None
+    try:
+        load = probe.load(socket)
+    except probe.NotReadyError:
+        return None  # it serves nobody
+    note(wish, ground, "draining")
+    progress.phase("draining", total=wish.drain_seconds, unit="s", message="no new requests")
+    engine.raise_drain_flag(wish.engine, engine.DRAINED_BY_GO_LIVE, f"go-live of {wish.release}")
+    began, quiet = time.monotonic(), 0
+    while (elapsed := time.monotonic() - began) < wish.drain_seconds:
+        try:
+            load = probe.load(socket)
+        except probe.NotReadyError:
+            return True  # it ended meanwhile
+        quiet = quiet + 1 if load == 0 else 0
+        if quiet >= QUIET_POLLS:
+            return True
+        # Without the metric (--disable-log-stats) the whole time has to be waited.
+        told = "unknown" if load is None else f"{load:g}"
+        progress.advance(round(elapsed, 1), f"requests running or waiting: {told}")
+        time.sleep(min(wish.patience.poll_seconds, wish.drain_seconds - elapsed))
+    progress.log(f"drain_seconds passed with {load if load is not None else 'unknown'} running")
+    return False
+
+
+def switch(wish: Wish, ground: Ground, progress: Progress) -> str:
+    """Make the release current and start it; its first answer. HostError after going back."""
+    note(wish, ground, "switching")
+    back = ground.previous if ground.serving == wish.release else ground.serving
+    if back is not None:
+        engine.link(wish.engine, "previous", back)
+    waiting_on = ground.interrupted and runs_as_wished(wish)
+    engine.link(wish.engine, "current", wish.release)
+    note(wish, ground, "starting")
+    progress.phase("starting", unit="s", message=f"release {wish.release}")
+    try:
+        # After an interrupted run the engine may be minutes into loading: then only wait.
+        since = time.time() - 1 if waiting_on else restart(wish.unit)
+        answer = wait_until_serving(
+            wish.engine, wish.unit, wish.probe, wish.patience, progress, since
+        )
+    except UnhealthyError as failure:
+        raise go_back(wish, ground, failure, progress) from failure
+    settle(wish, ground)
+    return answer
+
+
+def go_back(wish: Wish, ground: Ground, failure: UnhealthyError, progress: Progress) -> HostError:
+    """Undo the switch after a failure; the error that says what happened and what serves now."""
+    progress.log(f"failed: {failure.cause}")
+    if ground.serving is None:
+        return _stop(wish, ground, failure)
+    if ground.serving == wish.release:
+        note(wish, ground, "failed", cause=failure.cause)
+        events.record("go-live failed", engine=wish.engine, release=wish.release)
+        return HostError(
+            f"engine {wish.engine} does not serve release {wish.release} after its restart",
+            failure.cause,
+            "There is no other release to go back to: this one was live before. Read the lines "
+            f"below and 'journalctl -u {wish.unit}' on the host.",
+            failure.lines,
+        )
+    note(wish, ground, "reverting", cause=failure.cause)
+    progress.phase("reverting", unit="s", message=f"back to release {ground.serving}")
+    engine.link(wish.engine, "current", ground.serving)
+    engine.link(wish.engine, "previous", ground.previous)
+    try:
+        since = restart(wish.unit)
+        old_probe = probe_of(wish, ground.serving)
+        wait_until_serving(wish.engine, wish.unit, old_probe, wish.patience, progress, since)
+    except UnhealthyError as second:
+        return _nothing_serves(wish, ground, failure, second)
+    note(wish, ground, "reverted", cause=failure.cause)
+    events.record(
+        "go-live reverted", engine=wish.engine, release=wish.release, back_to=ground.serving,
+        cause=failure.cause, run=wish.run,
+    )  # fmt: skip
+    return HostError(
+        f"release {wish.release} did not go live; release {ground.serving} serves again",
+        failure.cause,
+        "Mend the settings or the model by what the engine said last, below, and deploy again.",
+        failure.lines,
+    )
+
+
+def probe_of(wish: Wish, identity: str) -> probe.Probe:
+    """The probe for another release, which may serve its model under another name."""
+    path = engine.release_directory(wish.engine, identity) / "release.json"
+    document = durable.read_json(path) or {}
+    return replace(wish.probe, model=document.get("served_model_name") or wish.probe.model)
+
+
+def _stop(wish: Wish, ground: Ground, failure: UnhealthyError) -> HostError:
+    systemctl.call(["stop", wish.unit], systemctl.CALL_TIMEOUT_SECONDS * 20)
+    systemctl.call(["disable", wish.unit])
+    engine.link(wish.engine, "current", None)
+    note(wish, ground, "failed", cause=failure.cause)
+    events.record("go-live failed", engine=wish.engine, release=wish.release, run=wish.run)
+    return HostError(
+        f"release {wish.release} did not go live, and engine {wish.engine} is stopped",
+        failure.cause,
+        "No release served here before, so there is none to go back to. Mend the settings or the "
+        "model by what the engine said last, below, and deploy again.",
+        failure.lines,
+    )
+
+
+def _nothing_serves(
+    wish: Wish, ground: Ground, failure: UnhealthyError, second: UnhealthyError
+) -> HostError:
+    note(wish, ground, "failed", cause=failure.cause, revert_cause=second.cause)
+    events.record(
+        "go-live failed, and so did going back", engine=wish.engine, release=wish.release,
+        back_to=ground.serving, cause=second.cause, run=wish.run,
+    )  # fmt: skip
+    return HostError(
+        f"engine {wish.engine} serves nothing: release {wish.release} failed, and release "
+        f"{ground.serving}, which served before, does not come back",
+        f"{failure.cause} Then, going back: {second.cause}",
+        f"Both fail, so look at the host first (GPUs, disk, memory): 'journalctl -u {wish.unit}'.",
+        [f"--- {wish.release}", *failure.lines, f"--- {ground.serving}", *second.lines],
+    )
