@@ -29,10 +29,31 @@ COMMANDS: dict[str, str] = {
     "job stop": "jobs:stop",
     "job run": "jobs:run",
     "model verify": "integrity:verify_command",
+    "lease acquire": "lease:acquire",
+    "lease renew": "lease:renew",
+    "lease release": "lease:release",
+    "lease status": "lease:status",
+    "events verify": "events:verify",
+    "events tail": "events:tail",
+    "release stage": "release:stage",
+    "release bind": "release:bind",
+    "engine started": "engine:started",
+    "engine undrain": "engine:undrain",
+    "kernel raise-map-count": "kernel:raise_map_count",
+    "nginx apply": "nginx:apply",
+    "tls request": "tls:request",
+    "tls install": "tls:install",
+    "keys push": "keys:push",
+    "keys verify-key": "keys:verify_key",
+    "verify": "verify:verify",
 }
 
 # Commands whose request comes as words, because systemd starts them: words -> keys of the request.
-POSITIONAL: dict[str, tuple[str, ...]] = {"job run": ("kind", "id")}
+POSITIONAL: dict[str, tuple[str, ...]] = {
+    "job run": ("kind", "id"),
+    "engine started": ("engine",),
+    "engine undrain": ("engine",),
+}
 
 
 def program_digest() -> str:

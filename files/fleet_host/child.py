@@ -24,7 +24,8 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # tqdm, pip and uv draw bars such as " 45%|####    | 1.2G/2.6G [...]" and end them with \r.
 BAR = re.compile(r"\d+%\|")
 # The modelscope client begins with its name drawn in punctuation: no line of that has a word.
-WORD = re.compile(r"[A-Za-z]{3}|\d{3}")
+WORD = re.compile(r"[A-Za-z]{3}|\d")
+LONGEST_LINE = 500
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def _read_lines(
 
 
 def _take(line: str, tail: deque[str], on_line: Callable[[str], None] | None) -> None:
-    clean = ANSI.sub("", line).strip()
+    clean = ANSI.sub("", line).strip()[:LONGEST_LINE]
     if not WORD.search(clean) or BAR.search(clean):
         return
     tail.append(clean)

@@ -63,6 +63,10 @@ class Progress:
         if self._written_at is None or now - self._written_at >= MINIMUM_INTERVAL_SECONDS:
             self._write()
 
+    def say(self, message: str) -> None:
+        """Another message for the same phase."""
+        self._message = message
+
     def log(self, line: str) -> None:
         """A line for the journal that also shows in the status."""
         self._log.append(line)
