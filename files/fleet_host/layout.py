@@ -44,3 +44,8 @@ def state_root() -> Path:
 def cache_root() -> Path:
     """/var/cache, where systemd makes a unit's CacheDirectory."""
     return Path(os.environ.get("FLEET_CACHE_ROOT", "/var/cache"))
+
+
+def etc_root() -> Path:
+    """/etc, for what other programs read there: TLS files, Nginx's configuration."""
+    return Path(os.environ.get("FLEET_ETC_ROOT", "/etc"))
