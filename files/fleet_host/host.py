@@ -1,0 +1,132 @@
+"""The ground of a host: our files, users and directories, written in one go and durably."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from . import SCHEMA_VERSION, durable, events, fields, layout, systemctl
+from .errors import HostError, SpecError
+
+TOOL_TIMEOUT_SECONDS = 60.0
+
+
+def prepare(request: dict[str, Any]) -> dict[str, Any]:
+    """`host prepare` {files: [{path, content, mode, owner, group}], sysusers, tmpfiles} ->
+    {changed: [path]}.
+
+    sysusers, tmpfiles: paths of our sysusers.d(5) and tmpfiles.d(5) files, which are applied before
+    the files that may need the users. mode is octal text. Ends with a daemon-reload when a unit
+    was written or systemd says that one is stale.
+    """
+    files = [_checked(item) for item in request.get("files", [])]
+    sysusers, tmpfiles = fields.text(request, "sysusers"), fields.text(request, "tmpfiles")
+    first = [item for item in files if item["path"] in (sysusers, tmpfiles)]
+    changed = [path for item in first if (path := _write(item))]
+    _tool(["systemd-sysusers", sysusers])
+    # Status 65 and 73: a line could not be used, for example an optional group (sysusers.d users
+    # of "video"); what we need is checked below by name, so that the message says which.
+    _tool(["systemd-tmpfiles", "--create", tmpfiles])
+    state = layout.llm_root() / "state"
+    schema = state / "schema_version"
+    if not schema.exists() or schema.read_text().strip() != str(SCHEMA_VERSION):
+        durable.write_file(schema, f"{SCHEMA_VERSION}\n")
+    changed += [path for item in files if item not in first and (path := _write(item))]
+    # Always: a run that was killed between writing a unit and this line leaves systemd stale.
+    systemctl.call(["daemon-reload"])
+    if changed:
+        events.record("files written", paths=changed)
+    return {"changed": changed}
+
+
+def _checked(item: Any) -> dict[str, str]:
+    keys = ("path", "content", "mode", "owner", "group")
+    if not isinstance(item, dict) or any(not isinstance(item.get(key), str) for key in keys):
+        raise SpecError(
+            "a file to write is malformed", f"it needs {', '.join(keys)}, all texts.", "Correct it."
+        )
+    if not item["path"].startswith("/") or ".." in Path(item["path"]).parts:
+        raise SpecError(
+            f"{item['path']!r} cannot be written", "it is no plain absolute path.", "Correct it."
+        )
+    return {key: item[key] for key in keys}
+
+
+def _write(item: dict[str, str]) -> str | None:
+    """The path when the file was written, None when it was so already."""
+    path, mode = Path(item["path"]), int(item["mode"], 8)
+    uid, gid = _user(item["owner"]), _group(item["group"])
+    if path.is_file() and not path.is_symlink():
+        status = path.stat()
+        same = (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (uid, gid, mode)
+        if same and path.read_bytes() == item["content"].encode():
+            return None
+    durable.make_directories(path.parent)
+    durable.write_file(path, item["content"], mode=mode, uid=uid, gid=gid)
+    return str(path)
+
+
+def _user(name: str) -> int:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError as error:
+        raise HostError(
+            f"there is no user {name} on the host",
+            "systemd-sysusers did not create it.",
+            "Run: systemd-sysusers /etc/sysusers.d/llm-fleet.conf, and see what it says.",
+        ) from error
+
+
+def _group(name: str) -> int:
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError as error:
+        raise HostError(
+            f"there is no group {name} on the host",
+            "systemd-sysusers did not create it.",
+            "Run: systemd-sysusers /etc/sysusers.d/llm-fleet.conf, and see what it says.",
+        ) from error
+
+
+def _tool(command: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TOOL_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostError(
+            f"{command[0]} could not be run", f"{error}.", "Install systemd's package in full."
+        ) from error
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise HostError(
+            f"'{' '.join(command)}' failed with exit code {done.returncode}",
+            (lines or ["it printed no reason."])[-1],
+            "Mend what it names, then run again.",
+            lines,
+        )
+
+
+def write_credential(request: dict[str, Any]) -> dict[str, Any]:
+    """`credential write` {name, secret} -> {changed}: a secret for a unit's LoadCredential=.
+
+    /etc/llm/credentials/NAME, mode 0600, root's. The secret is in no argv, log or event.
+    """
+    name, secret = fields.text(request, "name"), fields.text(request, "secret")
+    if "/" in name or name.startswith("."):
+        raise SpecError(f"{name!r} is no credential's name", "it is a file's name.", "Correct it.")
+    path = Path("/etc/llm/credentials") / name
+    if path.is_file() and path.read_text() == secret:
+        return {"changed": False}
+    durable.make_directories(path.parent, mode=0o700)
+    durable.write_file(path, secret, mode=0o600, uid=0, gid=0)
+    events.record("credential written", name=name)
+    return {"changed": True}

@@ -1,0 +1,50 @@
+"""The gateway: TLS, keys, limits and streaming in front of the engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyinfra import host
+from pyinfra.api import deploy
+
+from pyinfra_deploy.deploys.artefacts import Signer, keys_document
+from pyinfra_deploy.operations import gateway_steps, host_steps
+
+if TYPE_CHECKING:
+    from pyinfra_deploy.planning.host_plan import HostPlan
+
+
+@deploy("Gateway")
+def gateway(plan: HostPlan) -> None:
+    """The auth service, the keys' digests, the certificate, then Nginx, which is tested before
+    it is reloaded and keeps its old configuration when the new one is no good."""
+    root, fleet = plan.settings.llm_root, host.data.fleet
+    assert plan.settings.gateway is not None
+    if plan.gateway_environment is not None:
+        host_steps.build_environment(
+            name="Install the gateway service",
+            environment=plan.gateway_environment,
+            llm_root=root,
+        )
+    if plan.keys or plan.gateway_activate:
+        gateway_steps.push_keys(
+            name="Push the API keys' digests",
+            document=lambda: keys_document(fleet),
+            llm_root=root,
+        )
+    if plan.gateway_activate:
+        host_steps.call_program(
+            name="Start the gateway service",
+            step="gateway service",
+            command="gateway activate",
+            spec={"environment": plan.gateway_name, "unit": "llm-gateway.service"},
+            llm_root=root,
+        )
+    if plan.certificate:
+        gateway_steps.issue_certificate(
+            name="Issue the certificate",
+            plan=plan,
+            sign=Signer(fleet, plan.settings.gateway.server_name).sign,
+        )
+    if plan.nginx or plan.certificate:
+        gateway_steps.apply_nginx(name="Apply Nginx's configuration", plan=plan)

@@ -1,0 +1,63 @@
+"""What every host of ours needs below the services: packages, users, directories, units."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyinfra.api import deploy
+from pyinfra.operations import apt, server
+
+from pyinfra_deploy.deploys.session import APT_WAIT
+from pyinfra_deploy.operations import host_steps
+
+if TYPE_CHECKING:
+    from pyinfra_deploy.planning.host_plan import HostPlan
+
+
+@deploy("Host")
+def gpu_host(plan: HostPlan) -> None:
+    """Packages, service users, directories, units, and vm.max_map_count (raised only)."""
+    root = plan.settings.llm_root
+    packages = [name for name in plan.packages if name != "python3"]
+    if packages:
+        # A power cut in the middle of an installation leaves packages half configured.
+        server.shell(
+            name="Finish interrupted package installations",
+            commands=["DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef"],
+        )
+        apt.packages(
+            name="Install packages",
+            packages=packages,
+            update=True,
+            cache_time=600,
+            extra_install_args=APT_WAIT,
+        )
+    if plan.files or plan.base or plan.daemon_reload:
+        host_steps.call_program(
+            name="Write users, directories and units",
+            step="host",
+            command="host prepare",
+            spec={
+                "files": [
+                    {
+                        "path": file.path,
+                        "content": file.content,
+                        "mode": file.mode,
+                        "owner": file.owner,
+                        "group": file.group,
+                    }
+                    for file in plan.files
+                ],
+                "sysusers": "/etc/sysusers.d/llm-fleet.conf",
+                "tmpfiles": "/etc/tmpfiles.d/llm-fleet.conf",
+            },
+            llm_root=root,
+        )
+    if plan.map_count is not None:
+        host_steps.call_program(
+            name="Raise vm.max_map_count",
+            step="vm.max_map_count",
+            command="kernel raise-map-count",
+            spec={"minimum": plan.map_count},
+            llm_root=root,
+        )

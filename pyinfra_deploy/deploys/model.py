@@ -1,0 +1,34 @@
+"""The model: pulled by the hub's own client, verified by us, published whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyinfra.api import deploy
+
+from pyinfra_deploy.operations import engine_steps, host_steps
+from pyinfra_deploy.planning import wanted
+
+if TYPE_CHECKING:
+    from pyinfra_deploy.planning.host_plan import HostPlan
+
+
+@deploy("Model")
+def model(plan: HostPlan) -> None:
+    """Pull the model when it is not on the host, or not as it was recorded."""
+    if plan.pull is None:
+        return
+    settings = plan.settings
+    assert settings.model is not None
+    if settings.model.token is not None:
+        host_steps.put_secret(
+            name="Give the host the hub's token",
+            secret_name=wanted.TOKEN_CREDENTIAL,
+            secret=settings.model.token,
+            llm_root=settings.llm_root,
+        )
+    engine_steps.pull_model(
+        name=f"Pull {settings.model.id}",
+        plan=plan,
+        job_id=f"{wanted.model_slug(settings)}--{settings.model.revision}",
+    )

@@ -1,0 +1,94 @@
+"""How a deploy begins and ends on a host: one snapshot, one plan, refusals, the lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyinfra import host, logger
+from pyinfra.api import deploy
+from pyinfra.operations import apt
+
+from pyinfra_deploy.deploys.artefacts import artefacts_for
+from pyinfra_deploy.facts.snapshot import read_snapshot
+from pyinfra_deploy.operations import host_steps, packing
+from pyinfra_deploy.planning import engine_plan, gateway_plan, host_plan, nginx, wanted
+
+if TYPE_CHECKING:
+    from pyinfra_deploy.planning.artefacts import Artefacts
+    from pyinfra_deploy.planning.host_plan import HostPlan
+    from pyinfra_deploy.settings.schema import Settings
+
+# Two runs on a bare host, or unattended-upgrades, may hold dpkg's lock: wait for it (apt.conf(5)).
+APT_WAIT = "-o DPkg::Lock::Timeout=600"
+
+
+def plan_this_host() -> HostPlan | None:
+    """Read the host once and decide everything. None when the host is refused, which has then
+    been printed, with nothing changed on it."""
+    settings: Settings = host.data.settings
+    groups = frozenset(host.groups)
+    artefacts = artefacts_for(host.data.fleet, settings)
+    snapshot = read_snapshot(host, snapshot_request(settings, groups, artefacts))
+    if not snapshot:
+        return None  # the host could not be read; pyinfra has said so and dropped it
+    plan = host_plan.plan_host(host.name, groups, settings, snapshot, artefacts)
+    if plan.refused:
+        host_steps.refuse(host, plan.refused)
+        return None
+    for finding in plan.findings:
+        host.log_styled(str(finding), fg="yellow", log_func=logger.warning)
+    for reason in plan.reasons():
+        host.log(f"will {reason}")
+    return plan
+
+
+def snapshot_request(
+    settings: Settings, groups: frozenset[str], artefacts: Artefacts
+) -> dict[str, Any]:
+    """What the snapshot has to look at on this host."""
+    files = [file.path for file in host_plan.managed_files(groups, settings, artefacts)]
+    units = ["llm-environment@.service"]
+    if "gpu" in groups:
+        units.append(engine_plan.ENGINE_UNIT.format(name=settings.engine.name))
+    if "gateway" in groups:
+        units += [gateway_plan.GATEWAY_UNIT, "nginx.service"]
+        files += [nginx.CONFIGURATION, nginx.STOCK_SITE]
+    return {
+        "llm_root": settings.llm_root,
+        "packages": wanted.packages(groups, settings, {"os": {}}),
+        "files": sorted({*files, *wanted.directories(settings.llm_root)}),
+        "units": units,
+        "engines": [settings.engine.name] if "gpu" in groups else [],
+        "users": list(host_plan.service_users(groups)),
+    }
+
+
+@deploy("Take the host")
+def take_host(plan: HostPlan) -> None:
+    """Everything before the first real change: Python and the host program where they are
+    missing, then the lease. On a host where nothing has to change, only a word of that."""
+    if not plan.changes:
+        host_steps.nothing_to_change(name="Nothing to change", summary="as the settings want it")
+        return
+    if "python3" in plan.packages:
+        apt.packages(
+            name="Install Python for the host program",
+            packages=["python3"],
+            update=True,
+            cache_time=600,
+            extra_install_args=APT_WAIT,
+        )
+    if plan.program:
+        host_steps.put_program(
+            name="Install the host program",
+            llm_root=plan.settings.llm_root,
+            content=packing.host_program(),
+        )
+    host_steps.take_lease(name="Take the host for this run", plan=plan)
+
+
+@deploy("Give the host back")
+def finish(plan: HostPlan) -> None:
+    """The end of a run that changed something."""
+    if plan.changes:
+        host_steps.give_lease_back(name="Give the host back")

@@ -1,0 +1,38 @@
+"""The last step: the service used as a client would, after a go-live or a gateway change only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyinfra.api import deploy
+
+from pyinfra_deploy.operations import service_checks
+
+if TYPE_CHECKING:
+    from pyinfra_deploy.planning.host_plan import HostPlan
+
+
+@deploy("Verify")
+def verify(plan: HostPlan) -> None:
+    """Every check is of the host's own verification key, so that no client's limit is used up."""
+    if plan.verify and not plan.verified_at_go_live:
+        service_checks.verify_service(
+            name="Verify through HTTPS",
+            plan=plan,
+            verification=verification_for(plan),
+        )
+
+
+def verification_for(plan: HostPlan) -> dict[str, Any]:
+    """The input of the host program's `verify`."""
+    settings = plan.settings
+    assert settings.gateway is not None
+    assert settings.model is not None
+    limits = settings.gateway.rate_limit
+    return {
+        "https_port": settings.gateway.https_port,
+        "http_port": settings.gateway.http_port,
+        "server_name": settings.gateway.server_name,
+        "model": settings.served_model_name,
+        "burst": {"requests": min(limits.ip_burst, limits.key_burst) + 40},
+    }

@@ -1,0 +1,1 @@
+"""What a host is. Each fact reads with one command and never changes anything."""

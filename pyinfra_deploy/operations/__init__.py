@@ -1,0 +1,1 @@
+"""How one thing on a host changes: pyinfra operations around the host program."""

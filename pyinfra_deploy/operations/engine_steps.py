@@ -1,0 +1,166 @@
+"""Operations of the engine: pull the model, stage a release, switch to it behind the gate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyinfra import logger
+from pyinfra.api import operation
+
+from pyinfra_deploy.operations import gate
+from pyinfra_deploy.operations.calling import answer_of, lease_renewal, on_host
+from pyinfra_deploy.operations.jobs import run_job
+from pyinfra_deploy.operations.run import this_run
+from pyinfra_deploy.operations.service_checks import verified
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyinfra.api import Host, State
+
+    from pyinfra_deploy.operations.calling import Commands
+    from pyinfra_deploy.planning.host_plan import HostPlan
+
+
+# Filled while a run executes, read by a later step of the same host: a model's digest is known only
+# once it has been pulled.
+_pulled: dict[str, str] = {}
+
+
+@operation()
+def pull_model(plan: HostPlan, job_id: str) -> Commands:
+    """Have the host pull, verify and publish a model, as a job of its own.
+
+    + plan: the host's plan, which names the model
+    + job_id: the job's name on the host
+
+    **Example:**
+
+    .. code:: python
+
+        pull_model(name="Pull Qwen/Qwen3-32B", plan=plan, job_id="Qwen--Qwen3-32B-master")
+    """
+    assert plan.pull is not None
+    spec, llm_root = plan.pull, plan.settings.llm_root
+
+    def pull(state: State, host: Host) -> bool:
+        result = run_job(
+            state,
+            host,
+            kind="pull",
+            job_id=job_id,
+            spec=spec,
+            llm_root=llm_root,
+            step="model",
+            renew=lease_renewal(state, host, llm_root),
+        )
+        if result is None:
+            return False
+        _pulled[host.name] = str(result["model_digest"])
+        return True
+
+    yield on_host(pull)
+
+
+@operation()
+def go_live(plan: HostPlan, verification: Mapping[str, Any] | None) -> Commands:
+    """Stage the release and switch the host to it, behind the gate: after one host has failed, no
+    other host of this run is switched.
+
+    + plan: the host's plan
+    + verification: input of `verify`, to be run before the next host is switched; None: later
+
+    **Example:**
+
+    .. code:: python
+
+        go_live(name="Go live", plan=plan, verification=None)
+    """
+
+    def switch(state: State, host: Host) -> bool:
+        closed_by = gate.closed_by(state)
+        if closed_by is not None:
+            text = f"left alone: the go-live on {closed_by} failed"
+            if plan.serving:
+                text += "; this host still serves its present release"
+            host.log_styled(text, fg="red", log_func=logger.error)
+            return False
+        ok = _stage_and_switch(state, host, plan)
+        if ok and verification is not None:
+            ok = verified(state, host, plan, verification)
+        if not ok:
+            gate.close(state, host)
+        return ok
+
+    yield on_host(switch)
+
+
+def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> bool:
+    assert plan.release is not None
+    release, settings = plan.release, plan.settings
+    assert settings.runtime is not None
+    root, engine = settings.llm_root, settings.engine
+    # What this run has pulled is newer than what the plan saw.
+    digest = _pulled.get(host.name) or str(plan.model_digest)
+    identity = release.id_with(digest)
+    staged = answer_of(
+        state,
+        host,
+        "release",
+        "release stage",
+        {
+            "engine": engine.name,
+            "id": identity,
+            "release": {
+                "runtime": release.runtime.path,
+                "runtime_digest": release.runtime.digest,
+                "model": release.model_path,
+                "model_digest": digest,
+                "served_model_name": settings.served_model_name,
+                "vllm": settings.runtime.vllm,
+            },
+            "config_yaml": release.configuration,
+            "env": release.environment,
+        },
+        root,
+    )
+    if staged is None:
+        return False
+    bound = answer_of(
+        state,
+        host,
+        "release",
+        "release bind",
+        {"engine": engine.name, "binding": plan.binding},
+        root,
+    )
+    if bound is None:
+        return False
+    spec = {
+        "llm_root": root,
+        "engine": engine.name,
+        "release": identity,
+        "unit": f"llm-engine@{engine.name}.service",
+        "probe": {
+            "path": "/v1/completions",
+            "model": settings.served_model_name,
+            "prompt": "1, 2, 3,",
+            "max_tokens": 4,
+        },
+        "start_timeout_seconds": engine.start_timeout_seconds,
+        "stall_timeout_seconds": engine.stall_timeout_seconds,
+        "drain_seconds": engine.drain_seconds,
+        "enable": True,
+        "run": this_run().run,
+    }
+    result = run_job(
+        state,
+        host,
+        kind="golive",
+        job_id=engine.name,
+        spec=spec,
+        llm_root=root,
+        step="go-live",
+        renew=lease_renewal(state, host, root),
+    )
+    return result is not None

@@ -1,0 +1,110 @@
+"""Operations of the gateway: keys, certificate, Nginx."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyinfra import logger
+from pyinfra.api import operation
+
+from pyinfra_deploy.keys.errors import KeysError
+from pyinfra_deploy.operations.calling import answer_of, on_host
+from pyinfra_deploy.planning.gateway_plan import nginx_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyinfra.api import Host, State
+
+    from pyinfra_deploy.operations.calling import Commands
+    from pyinfra_deploy.planning.host_plan import HostPlan
+
+
+@operation()
+def push_keys(document: Callable[[], Mapping[str, Any]], llm_root: str) -> Commands:
+    """Give a gateway the digests of the API keys; the host refuses an older serial.
+
+    + document: makes the key file's document, called when this runs
+    + llm_root: where the host program is
+
+    **Example:**
+
+    .. code:: python
+
+        push_keys(name="Push the API keys' digests", document=lambda: keys, llm_root="/srv/llm")
+    """
+
+    def push(state: State, host: Host) -> bool:
+        try:
+            content = document()
+        except KeysError as error:
+            host.log_styled(str(error), fg="red", log_func=logger.error)
+            return False
+        return answer_of(state, host, "keys", "keys push", content, llm_root) is not None
+
+    yield on_host(push)
+
+
+@operation()
+def issue_certificate(plan: HostPlan, sign: Callable[[str], tuple[str, str]]) -> Commands:
+    """Have the host make a key and a request, and give it a certificate of the inventory's CA.
+
+    + plan: the host's plan
+    + sign: takes a request and returns the certificate chain and the CA's certificate, PEM
+
+    **Example:**
+
+    .. code:: python
+
+        issue_certificate(name="Issue a certificate", plan=plan, sign=authority.sign)
+    """
+    assert plan.settings.gateway is not None
+    name, llm_root = plan.settings.gateway.server_name, plan.settings.llm_root
+
+    def issue(state: State, host: Host) -> bool:
+        request = answer_of(
+            state, host, "certificate", "tls request", {"names": [name], "addresses": []}, llm_root
+        )
+        if request is None:
+            return False
+        chain, authority = sign(str(request["csr"]))
+        spec = {"certificate_chain": chain, "ca": authority}
+        return answer_of(state, host, "certificate", "tls install", spec, llm_root) is not None
+
+    yield on_host(issue)
+
+
+@operation()
+def apply_nginx(plan: HostPlan) -> Commands:
+    """Render Nginx's configuration for the version on the host, test it there, then reload; the
+    old one is kept when the test or the probe fails.
+
+    + plan: the host's plan
+
+    **Example:**
+
+    .. code:: python
+
+        apply_nginx(name="Apply Nginx's configuration", plan=plan)
+    """
+    assert plan.settings.gateway is not None
+    settings, gateway = plan.settings, plan.settings.gateway
+
+    def apply(state: State, host: Host) -> bool:
+        # Asked now: the package may have come with this very run.
+        system = answer_of(state, host, "nginx", "nginx facts", {}, settings.llm_root)
+        if system is None:
+            return False
+        rendered = nginx_files(settings, system)
+        spec = {
+            "files": rendered.files,
+            "remove": list(rendered.remove),
+            "probe": {
+                "port": gateway.https_port,
+                "server_name": gateway.server_name,
+                "path": "/health",
+            },
+        }
+        return answer_of(state, host, "nginx", "nginx apply", spec, settings.llm_root) is not None
+
+    yield on_host(apply)

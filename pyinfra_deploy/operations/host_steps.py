@@ -1,0 +1,190 @@
+"""Operations on the ground of a host. Each is called only where something has to change; what
+exactly is decided again on the host, when the step runs."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+from pyinfra import host as current_host
+from pyinfra import logger
+from pyinfra.api import StringCommand, operation
+
+from pyinfra_deploy.operations import lease
+from pyinfra_deploy.operations.calling import answer_of, lease_renewal, on_host
+from pyinfra_deploy.operations.jobs import run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyinfra.api import Host, State
+
+    from pyinfra_deploy.operations.calling import Commands
+    from pyinfra_deploy.planning.finding import Finding
+    from pyinfra_deploy.planning.host_plan import HostPlan
+    from pyinfra_deploy.planning.wanted import Environment
+    from pyinfra_deploy.settings import Secret
+
+
+@operation()
+def nothing_to_change(summary: str) -> Commands:
+    """Say that a host is as the settings want it.
+
+    + summary: what was compared
+
+    **Example:**
+
+    .. code:: python
+
+        nothing_to_change(name="gpu1 is as it should be", summary="release 1f2e runs")
+    """
+    current_host.noop(summary)
+    yield from ()
+
+
+@operation()
+def put_program(llm_root: str, content: bytes) -> Commands:
+    """Install the host program, atomically and durably, with tools that every host has.
+
+    + llm_root: the directory that holds everything of ours on the host
+    + content: the zipapp
+
+    **Example:**
+
+    .. code:: python
+
+        put_program(name="Install the host program", llm_root="/srv/llm", content=host_program())
+    """
+    target = f"{llm_root}/bin/fleet-host"
+    script = (
+        f"set -e; umask 022; mkdir -p {llm_root}/bin; "
+        f"base64 -d > {target}.new.$$; chmod 0755 {target}.new.$$; sync {target}.new.$$; "
+        f"mv {target}.new.$$ {target}; sync {llm_root}/bin"
+    )
+    yield StringCommand(script, _stdin=base64.b64encode(content).decode())
+
+
+@operation()
+def take_lease(plan: HostPlan) -> Commands:
+    """Take the host for this run, if it is still as the plan saw it.
+
+    + plan: the host's plan
+
+    **Example:**
+
+    .. code:: python
+
+        take_lease(name="Take the host", plan=plan)
+    """
+    yield on_host(
+        lambda state, host: lease.acquire(
+            state,
+            host,
+            llm_root=plan.settings.llm_root,
+            generation_seen=plan.generation,
+            lease_seen=plan.lease,
+        )
+    )
+
+
+@operation()
+def give_lease_back() -> Commands:
+    """Let the next run have the host.
+
+    **Example:**
+
+    .. code:: python
+
+        give_lease_back(name="Give the host back")
+    """
+
+    def give_back(state: State, host: Host) -> bool:
+        lease.release(state, host)
+        return True
+
+    yield on_host(give_back)
+
+
+@operation()
+def call_program(step: str, command: str, spec: Mapping[str, Any], llm_root: str) -> Commands:
+    """Run one command of the host program; its refusal fails this host alone.
+
+    + step: what to call it in an error
+    + command: the host program's command
+    + spec: its JSON input, which is in no argv and no log
+    + llm_root: where the program is
+
+    **Example:**
+
+    .. code:: python
+
+        call_program(
+            name="Raise vm.max_map_count", step="kernel", command="kernel raise-map-count",
+            spec={"minimum": 1048576}, llm_root="/srv/llm",
+        )
+    """
+    yield on_host(
+        lambda state, host: answer_of(state, host, step, command, spec, llm_root) is not None
+    )
+
+
+@operation()
+def put_secret(secret_name: str, secret: Secret, llm_root: str) -> Commands:
+    """Write a secret for a unit's LoadCredential=. It is fetched only when this runs, and goes
+    through stdin.
+
+    + secret_name: the credential's name
+    + secret: where the secret comes from
+    + llm_root: where the host program is
+
+    **Example:**
+
+    .. code:: python
+
+        put_secret(name="Give the host the hub's token", secret_name="hub-token", secret=token,
+                   llm_root="/srv/llm")
+    """
+
+    def put(state: State, host: Host) -> bool:
+        spec = {"name": secret_name, "secret": secret.reveal()}
+        return answer_of(state, host, "secret", "credential write", spec, llm_root) is not None
+
+    yield on_host(put)
+
+
+@operation()
+def build_environment(environment: Environment, llm_root: str) -> Commands:
+    """Have the host build a Python environment from a lock, as a job of its own.
+
+    + environment: what to build
+    + llm_root: where the host program is
+
+    **Example:**
+
+    .. code:: python
+
+        build_environment(name="Install vLLM 0.33.0", environment=runtime, llm_root="/srv/llm")
+    """
+
+    def build(state: State, host: Host) -> bool:
+        result = run_job(
+            state,
+            host,
+            kind="environment",
+            job_id=environment.name,
+            spec=environment.job,
+            llm_root=llm_root,
+            step=environment.label,
+            renew=lease_renewal(state, host, llm_root),
+        )
+        return result is not None
+
+    yield on_host(build)
+
+
+def refuse(host: Host, findings: tuple[Finding, ...]) -> None:
+    """Print why a host is refused and take it out of the run, before anything has changed."""
+    for finding in findings:
+        for line in str(finding).splitlines():
+            host.log_styled(line, fg="red", log_func=logger.error)
+    host.state.fail_hosts({host})

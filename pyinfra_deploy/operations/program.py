@@ -1,0 +1,156 @@
+"""Calling the host program from the control machine: JSON in on stdin, JSON out."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import gevent
+from paramiko import SSHException
+from pyinfra import logger
+from pyinfra.api import StringCommand
+from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyinfra.api import Host, State
+
+# What a dropped SSH connection raises, depending on where it is noticed.
+LOST_CONNECTION = (EOFError, OSError, SSHException)
+RECONNECT_PAUSE_SECONDS = 5.0
+# Every call is a short one: what takes long is a job of the host's systemd.
+CALL_TIMEOUT_SECONDS = 120
+
+
+class HostRefused(Exception):
+    """The host program said no: what happened, why, and what to do next."""
+
+    def __init__(self, error: Mapping[str, Any]) -> None:
+        self.what = str(error.get("what", "the host program failed"))
+        self.why = str(error.get("why", ""))
+        self.fix = str(error.get("fix", ""))
+        self.detail = [str(line) for line in error.get("detail", [])]
+        super().__init__(self.what)
+
+    def lines(self) -> list[str]:
+        """The finished text, a line each."""
+        text = [self.what]
+        if self.why:
+            text.append(f"  why: {self.why}")
+        if self.fix:
+            text.append(f"  fix: {self.fix}")
+        return text + [f"  | {line}" for line in self.detail]
+
+
+class ConnectionLost(Exception):
+    """SSH to the host broke while a command ran; the host's own jobs go on without it."""
+
+
+def connector_arguments(state: State, host: Host) -> dict[str, Any]:
+    """The sudo, shell and environment arguments that apply to this host's commands."""
+    arguments, _ = pop_global_arguments(state, host, {})
+    return {
+        key: value
+        for key, value in cast("dict[str, Any]", arguments).items()
+        if key in CONNECTOR_ARGUMENT_KEYS and key not in ("_stdin", "_success_exit_codes")
+    }
+
+
+def call(
+    state: State,
+    host: Host,
+    command: str,
+    spec: Mapping[str, Any],
+    *,
+    llm_root: str,
+    timeout_seconds: int = CALL_TIMEOUT_SECONDS,
+) -> dict[str, Any]:
+    """Run `fleet-host COMMAND` with `spec` on stdin; returns its JSON document.
+
+    Nothing of the spec is in argv or in a log. Raises HostRefused when the program refuses and
+    ConnectionLost when SSH breaks or no answer came in `timeout_seconds` (a cut network gives no
+    error by itself).
+    """
+    program = f"{llm_root}/bin/fleet-host"
+    line = StringCommand(shlex.quote(program), command)
+    try:
+        ok, output = host.run_shell_command(
+            line,
+            print_output=False,
+            print_input=False,
+            **(
+                connector_arguments(state, host)
+                | {"_stdin": json.dumps(dict(spec)), "_timeout": timeout_seconds}
+            ),
+        )
+    except LOST_CONNECTION as error:
+        raise ConnectionLost(f"{type(error).__name__}: {error}") from error
+    document = _last_json(output.stdout_lines)
+    if ok and document is not None:
+        return document
+    if document is not None and isinstance(document.get("error"), dict):
+        raise HostRefused(document["error"])
+    raise HostRefused(
+        {
+            "what": f"`fleet-host {command}` failed on the host",
+            "why": "it printed no answer that can be read",
+            "fix": f"run it by hand there: sudo {program} {command} < spec.json",
+            "detail": [*output.stdout_lines[-10:], *output.stderr_lines[-20:]],
+        }
+    )
+
+
+def _last_json(lines: list[str]) -> dict[str, Any] | None:
+    for line in reversed(lines):
+        if line.startswith("{"):
+            try:
+                document = json.loads(line)
+            except json.JSONDecodeError:
+                return None
+            return document if isinstance(document, dict) else None
+    return None
+
+
+def call_through_outages(
+    state: State,
+    host: Host,
+    command: str,
+    spec: Mapping[str, Any],
+    *,
+    llm_root: str,
+    patience_seconds: float,
+) -> dict[str, Any]:
+    """`call`, reconnecting while SSH is down, for at most `patience_seconds`.
+
+    Only for commands that may run twice: reading a job's state, or starting one that attaches.
+    """
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            return call(state, host, command, spec, llm_root=llm_root)
+        except ConnectionLost as error:
+            if time.monotonic() >= deadline:
+                raise
+            logger.warning(f"{host.print_prefix}connection lost ({error}); trying again")
+        gevent.sleep(RECONNECT_PAUSE_SECONDS)
+        _reconnect(host)
+
+
+def _reconnect(host: Host) -> None:
+    try:
+        host.disconnect()
+    except LOST_CONNECTION as error:
+        logger.debug(f"{host.print_prefix}while closing the lost connection: {error}")
+    host.connected = False
+    host.connect(reason="to reconnect", show_errors=False)
+
+
+def report_refusal(host: Host, step: str, refusal: HostRefused) -> None:
+    """Print a refusal for the person who reads: host, step, cause, next move, the log lines."""
+    first, *rest = refusal.lines()
+    host.log_styled(f"{step}: {first}", fg="red", log_func=logger.error)
+    for line in rest:
+        host.log(line, log_func=logger.error)

@@ -1,0 +1,28 @@
+"""What the control machine brings along, as the planning sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from pyinfra_deploy.planning.wanted import ManagedFile
+
+
+@dataclass(frozen=True)
+class Artefacts:
+    """What the control machine brings along, read once a run."""
+
+    program_digest: str
+    units: Mapping[str, ManagedFile]
+    uv_lock: str
+    modelscope_lock: str
+    gateway_lock: str
+    gateway_sources: Mapping[str, str]
+    runtime_lock: str
+    keys_serial: int
+    ca_subject: str | None
+    now: datetime

@@ -1,0 +1,45 @@
+"""Whether a gateway's certificate has to be issued anew."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyinfra_deploy.settings.schema import Settings
+
+RENEW_BEFORE = timedelta(days=30)
+
+
+def parse_openssl_time(text: str) -> datetime:
+    """`Nov 30 07:02:26 2026 GMT`, as OpenSSL and Python's ssl module print it, in UTC."""
+    return datetime.strptime(text, "%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC)
+
+
+def certificate_reason(
+    settings: Settings,
+    seen: Mapping[str, Any] | None,
+    ca_subject: str | None,
+    now: datetime,
+) -> str:
+    """Why a new certificate is needed, empty when the one on the host is good.
+
+    Only for certificates of the inventory's own CA; an operator's own files are theirs to renew.
+    """
+    assert settings.gateway is not None
+    if settings.gateway.tls.source != "own_ca":
+        return ""
+    if not seen:
+        return "there is none yet"
+    if "error" in seen:
+        return f"the present one cannot be read ({seen['error']})"
+    if settings.gateway.server_name not in seen.get("sans", []):
+        return f"the present one is not for {settings.gateway.server_name}"
+    if ca_subject is not None and seen.get("issuer") != ca_subject:
+        return "the present one is not from this inventory's CA"
+    not_after = parse_openssl_time(str(seen["not_after"]))
+    if not_after - now < RENEW_BEFORE:
+        return f"the present one ends on {not_after:%Y-%m-%d}"
+    return ""

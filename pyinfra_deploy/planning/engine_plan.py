@@ -1,0 +1,147 @@
+"""What has to change for a host's engine: runtime, model, release, whether to go live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyinfra_deploy.planning import wanted
+from pyinfra_deploy.planning.release import (
+    digest_of_text,
+    engine_configuration,
+    environment_file,
+    release_id,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyinfra_deploy.planning.artefacts import Artefacts
+    from pyinfra_deploy.planning.wanted import Environment
+    from pyinfra_deploy.settings.schema import Settings
+
+ENGINE_UNIT = "llm-engine@{name}.service"
+
+
+@dataclass(frozen=True)
+class Release:
+    """The release that the settings ask for; its ID is known once the model's digest is."""
+
+    engine: str
+    configuration: str
+    environment: str
+    runtime: Environment
+    model_path: str
+
+    def id_with(self, model_digest: str) -> str:
+        return release_id(
+            runtime_digest=self.runtime.digest,
+            model_digest=model_digest,
+            configuration=self.configuration,
+            environment=self.environment,
+        )
+
+
+def plan_engine(
+    settings: Settings,
+    snapshot: Mapping[str, Any],
+    artefacts: Artefacts,
+    environments: Mapping[str, Any],
+    uv: Environment,
+) -> dict[str, Any]:
+    assert settings.runtime is not None
+    assert settings.model is not None
+    runtime = wanted.runtime_environment(settings, artefacts.runtime_lock, f"{uv.path}/bin/uv")
+    record = _model_record(settings, snapshot)
+    client = wanted.modelscope_environment(
+        settings, artefacts.modelscope_lock, wanted.tools_python(snapshot), f"{uv.path}/bin/uv"
+    )
+    release = Release(
+        engine=settings.engine.name,
+        configuration=engine_configuration(
+            vllm_version=settings.runtime.vllm,
+            model_path=wanted.model_directory(settings),
+            served_model_name=settings.served_model_name,
+            arguments=settings.engine.args,
+            drain_seconds=settings.engine.drain_seconds,
+        ),
+        environment=environment_file(settings.engine.env),
+        runtime=runtime,
+        model_path=wanted.model_directory(settings),
+    )
+    engine = (snapshot.get("engines") or {}).get(settings.engine.name) or {}
+    unit = (snapshot.get("units") or {}).get(ENGINE_UNIT.format(name=settings.engine.name)) or {}
+    serving = unit.get("active") == "active" and bool(engine.get("current"))
+    binding = environment_file({})
+    live = (snapshot.get("sysctl") or {}).get("vm.max_map_count") or {}
+    return {
+        "map_count": _map_count(settings, live),
+        "runtime": runtime if wanted.missing(runtime, environments) else None,
+        "pull": wanted.pull_job(settings, client.path) if record is None else None,
+        "model_digest": str(record["model_digest"]) if record is not None else None,
+        "release": release,
+        "binding": binding,
+        "serving": serving,
+        "go_live": _go_live_reason(release, record, engine, unit, binding),
+    }
+
+
+def _model_record(settings: Settings, snapshot: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The record of the published model, when every file of it is there as recorded."""
+    assert settings.model is not None
+    revisions = (snapshot.get("models") or {}).get(wanted.model_slug(settings)) or {}
+    found = revisions.get(settings.model.revision)
+    if not isinstance(found, dict) or not found.get("intact"):
+        return None
+    record = found.get("record")
+    return record if isinstance(record, dict) and record.get("model_digest") else None
+
+
+def _map_count(settings: Settings, live: Mapping[str, Any]) -> int | None:
+    """The value to raise vm.max_map_count to, or None: it is never lowered.
+
+    Checked both live and as the next boot would set it, whatever file does.
+    """
+    minimum = settings.gpu_host.max_map_count
+    value = live.get("live")
+    at_boot = [
+        int(line["value"]) for line in live.get("assignments", []) if str(line["value"]).isdigit()
+    ]
+    boot_value = at_boot[-1] if at_boot else 0
+    if isinstance(value, int) and value >= minimum and boot_value >= minimum:
+        return None
+    return minimum
+
+
+def _go_live_reason(
+    release: Release,
+    record: Mapping[str, Any] | None,
+    engine: Mapping[str, Any],
+    unit: Mapping[str, Any],
+    binding: str,
+) -> str:
+    """Why the engine must be switched or started; empty when it runs what is wanted.
+
+    What runs is compared, not what this run changed: an interrupted run loses no restart.
+    """
+    current = engine.get("current")
+    if not current:
+        return "nothing is live yet"
+    if record is None:
+        return "the model has to be pulled first"
+    identity = release.id_with(str(record["model_digest"]))
+    if current != identity:
+        return f"release {identity} instead of {current}"
+    pending = engine.get("golive")
+    if isinstance(pending, dict) and pending.get("phase") not in (None, "done", "reverted"):
+        return f"an earlier go-live was interrupted (phase {pending.get('phase')})"
+    if unit.get("active") != "active":
+        return f"{ENGINE_UNIT.format(name=release.engine)} is {unit.get('active') or 'absent'}"
+    if unit.get("enabled") != "enabled":
+        return "the engine would not come back after a reboot"
+    started = engine.get("started") or {}
+    if started.get("release") != identity:
+        return f"release {started.get('release')} is still running"
+    if started.get("binding") not in (None, digest_of_text(binding)):
+        return "the host's binding has changed"
+    return ""

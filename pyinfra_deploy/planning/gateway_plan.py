@@ -1,0 +1,103 @@
+"""What has to change for a host's gateway: service, keys, certificate, Nginx."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyinfra_deploy.planning import nginx, wanted
+from pyinfra_deploy.planning.certificate import certificate_reason
+from pyinfra_deploy.planning.release import (
+    digest_of_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyinfra_deploy.planning.artefacts import Artefacts
+    from pyinfra_deploy.planning.nginx import NginxFiles
+    from pyinfra_deploy.planning.wanted import Environment
+    from pyinfra_deploy.settings.schema import Settings
+
+GATEWAY_UNIT = "llm-gateway.service"
+OWN_CERTIFICATE = "/etc/llm/tls/server.crt"
+OWN_KEY = "/etc/llm/tls/server.key"
+
+
+def plan_gateway(
+    settings: Settings,
+    snapshot: Mapping[str, Any],
+    artefacts: Artefacts,
+    environments: Mapping[str, Any],
+    uv: Environment,
+    python: str,
+) -> dict[str, Any]:
+    environment = wanted.gateway_environment(
+        settings, artefacts.gateway_lock, artefacts.gateway_sources, python, f"{uv.path}/bin/uv"
+    )
+    gateway = snapshot.get("gateway") or {}
+    units = snapshot.get("units") or {}
+    serial = gateway.get("keys_serial")
+    return {
+        "gateway_name": environment.name,
+        "gateway_environment": environment if wanted.missing(environment, environments) else None,
+        "gateway_activate": _activate_reason(environment, gateway, units.get(GATEWAY_UNIT) or {}),
+        "keys": not isinstance(serial, int) or serial < artefacts.keys_serial,
+        "certificate": certificate_reason(
+            settings, gateway.get("certificate"), artefacts.ca_subject, artefacts.now
+        ),
+        "nginx": _nginx_reason(settings, snapshot, units.get("nginx.service") or {}),
+    }
+
+
+def _activate_reason(
+    environment: Environment, gateway: Mapping[str, Any], unit: Mapping[str, Any]
+) -> str:
+    if gateway.get("current") != environment.name:
+        return f"{environment.name} instead of {gateway.get('current') or 'nothing'}"
+    if unit.get("active") != "active" or not gateway.get("socket"):
+        return f"it is {unit.get('active') or 'absent'}"
+    if unit.get("enabled") != "enabled":
+        return "it would not come back after a reboot"
+    started = gateway.get("started") or {}
+    if started.get("environment") != environment.name:
+        return f"{started.get('environment')} is still running"
+    return ""
+
+
+def _nginx_reason(settings: Settings, snapshot: Mapping[str, Any], unit: Mapping[str, Any]) -> str:
+    system = snapshot.get("os") or {}
+    if not system.get("nginx"):
+        return "Nginx is not installed yet"
+    rendered = nginx_files(settings, system)
+    found = snapshot.get("files") or {}
+    for path, text in rendered.files.items():
+        seen = found.get(path)
+        if not seen or seen.get("sha256") != digest_of_text(text):
+            return f"{path} {'differs' if seen else 'is missing'}"
+    for path in rendered.remove:
+        if found.get(path):
+            return f"{path} has to go"
+    if unit.get("active") != "active":
+        return f"nginx.service is {unit.get('active') or 'absent'}"
+    if unit.get("enabled") != "enabled":
+        return "Nginx would not come back after a reboot"
+    return ""
+
+
+def nginx_files(settings: Settings, system: Mapping[str, Any]) -> NginxFiles:
+    """Nginx's configuration for a host, by the versions that its snapshot's `os` names."""
+    assert settings.gateway is not None
+    tls, engine = settings.gateway.tls, settings.engine.name
+    own = tls.source == "own_ca"
+    return nginx.render(
+        settings.gateway,
+        nginx.NginxHost(
+            nginx_version=str(system["nginx"]),
+            openssl_version=system.get("nginx_openssl"),
+            engine_socket=f"/run/llm-engine-{engine}/http.sock",
+            certificate=OWN_CERTIFICATE if own else str(tls.certificate),
+            certificate_key=OWN_KEY if own else str(tls.key),
+            drain_flag=f"/run/llm/drain/{engine}",
+            ipv6=bool(system.get("ipv6", True)),
+        ),
+    )

@@ -1,0 +1,242 @@
+"""The whole decision about one host: what is wanted, what is there, what has to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyinfra_deploy.planning import wanted
+from pyinfra_deploy.planning.engine_plan import plan_engine
+from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, plan_gateway
+from pyinfra_deploy.planning.preflight import preflight
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyinfra_deploy.planning.artefacts import Artefacts
+    from pyinfra_deploy.planning.engine_plan import Release
+    from pyinfra_deploy.planning.finding import Finding
+    from pyinfra_deploy.planning.wanted import Environment, ManagedFile
+    from pyinfra_deploy.settings.schema import Settings
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What a run will do on one host. Empty fields mean that nothing has to change there."""
+
+    host: str
+    groups: frozenset[str]
+    settings: Settings
+    findings: tuple[Finding, ...] = ()
+    python_missing: bool = False
+    packages: tuple[str, ...] = ()
+    program: bool = False
+    files: tuple[ManagedFile, ...] = ()
+    base: bool = False
+    daemon_reload: bool = False
+    map_count: int | None = None
+    tools: tuple[Environment, ...] = ()
+    runtime: Environment | None = None
+    pull: Mapping[str, Any] | None = None
+    release: Release | None = None
+    binding: str = ""
+    go_live: str = ""
+    serving: bool = False
+    model_digest: str | None = None
+    gateway_environment: Environment | None = None
+    gateway_name: str = ""
+    gateway_activate: str = ""
+    keys: bool = False
+    certificate: str = ""
+    nginx: str = ""
+    verify: str = ""
+    generation: int = 0
+    lease: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def refused(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == "refuse")
+
+    def on(self, group: str) -> bool:
+        return group in self.groups
+
+    def reasons(self) -> list[str]:
+        """What will change, in words, in the order in which it happens."""
+        lines = []
+        if self.packages:
+            lines.append(f"install {', '.join(self.packages)}")
+        if self.program:
+            lines.append("install the host program")
+        if self.base or self.files or self.daemon_reload:
+            paths = ", ".join(file.path for file in self.files) or "users and directories"
+            lines.append(f"write {paths}")
+        if self.map_count is not None:
+            lines.append(f"raise vm.max_map_count to {self.map_count}")
+        lines += [f"install {tool.label}" for tool in self.tools]
+        if self.runtime is not None:
+            lines.append(f"install {self.runtime.label} as {self.runtime.name}")
+        if self.pull is not None:
+            lines.append(f"pull {self.pull['model_id']} at {self.pull['revision']}")
+        if self.go_live:
+            lines.append(f"go live: {self.go_live}")
+        if self.gateway_environment is not None:
+            lines.append("install the gateway service")
+        if self.keys:
+            lines.append("push the API keys' digests")
+        if self.gateway_activate:
+            lines.append(f"restart the gateway service: {self.gateway_activate}")
+        if self.certificate:
+            lines.append(f"issue a certificate: {self.certificate}")
+        if self.nginx:
+            lines.append(f"apply Nginx's configuration: {self.nginx}")
+        if self.verify:
+            lines.append(f"verify through HTTPS: {self.verify}")
+        return lines
+
+    @property
+    def verified_at_go_live(self) -> bool:
+        """Whether the go-live itself ends with the verification: on a host that serves, through a
+        gateway that this run does not change, before the next host is touched."""
+        gateway = self.gateway_environment or self.gateway_activate or self.certificate
+        return bool(
+            self.on("gateway") and self.go_live and self.serving and not (gateway or self.nginx)
+        )
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.reasons())
+
+
+def plan_host(
+    host: str,
+    groups: frozenset[str],
+    settings: Settings,
+    snapshot: Mapping[str, Any],
+    artefacts: Artefacts,
+) -> HostPlan:
+    """Compare settings with a snapshot. Pure: the same input gives the same plan."""
+    findings = preflight(host, groups, settings, snapshot)
+    if any(finding.severity == "refuse" for finding in findings):
+        return HostPlan(host=host, groups=groups, settings=settings, findings=findings)
+    state = snapshot.get("state") or {}
+    installed = snapshot.get("packages") or {}
+    environments = snapshot.get("environments") or {}
+    plan: dict[str, Any] = {
+        "host": host,
+        "groups": groups,
+        "settings": settings,
+        "findings": findings,
+        "python_missing": bool(snapshot.get("python_missing")),
+        "packages": tuple(
+            name for name in wanted.packages(groups, settings, snapshot) if not installed.get(name)
+        ),
+        "program": state.get("program_digest") != artefacts.program_digest,
+        "files": _changed_files(managed_files(groups, settings, artefacts), snapshot),
+        "base": _base_changes(groups, settings, snapshot),
+        "daemon_reload": any(
+            unit.get("need_reload") for unit in (snapshot.get("units") or {}).values()
+        ),
+        "generation": int(state.get("generation") or 0),
+        "lease": state.get("lease"),
+    }
+    python = wanted.tools_python(snapshot)
+    uv = wanted.uv_environment(settings, artefacts.uv_lock, python)
+    plan["tools"] = _missing_tools(groups, settings, artefacts, environments, uv, python)
+    if "gpu" in groups:
+        plan |= plan_engine(settings, snapshot, artefacts, environments, uv)
+    if "gateway" in groups:
+        plan |= plan_gateway(settings, snapshot, artefacts, environments, uv, python)
+    result = HostPlan(**plan)
+    why = _verify_reason(result)
+    return HostPlan(**(plan | {"verify": why})) if why else result
+
+
+def managed_files(
+    groups: frozenset[str], settings: Settings, artefacts: Artefacts
+) -> tuple[ManagedFile, ...]:
+    """The plain files that we own on a host (Nginx's are applied by their own step)."""
+    root = settings.llm_root
+    files = [
+        wanted.ManagedFile("/etc/sysusers.d/llm-fleet.conf", wanted.sysusers(groups)),
+        wanted.ManagedFile("/etc/tmpfiles.d/llm-fleet.conf", wanted.tmpfiles(root)),
+        artefacts.units["llm-environment@.service"],
+    ]
+    if "gpu" in groups:
+        files += [
+            artefacts.units[name]
+            for name in ("llm-pull@.service", "llm-golive@.service", "llm-engine@.service")
+        ]
+    if "gateway" in groups:
+        files.append(artefacts.units[GATEWAY_UNIT])
+    return tuple(files)
+
+
+def _changed_files(
+    files: tuple[ManagedFile, ...], snapshot: Mapping[str, Any]
+) -> tuple[ManagedFile, ...]:
+    found = snapshot.get("files") or {}
+    return tuple(file for file in files if not _same_file(file, found.get(file.path)))
+
+
+def _same_file(file: ManagedFile, seen: Mapping[str, Any] | None) -> bool:
+    return bool(seen) and seen is not None and (
+        seen.get("sha256"), seen.get("mode"), seen.get("owner"), seen.get("group")
+    ) == (file.sha256, file.mode, file.owner, file.group)  # fmt: skip
+
+
+def _base_changes(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, Any]) -> bool:
+    """Whether a user, a membership or a directory is missing or differs."""
+    users = snapshot.get("users") or {}
+    for name in service_users(groups):
+        seen = users.get(name)
+        if not seen:
+            return True
+        if name != wanted.BUILD_USER and wanted.SOCKET_GROUP not in seen.get("groups", []):
+            return True
+    found = snapshot.get("files") or {}
+    for path, (mode, owner, group) in wanted.directories(settings.llm_root).items():
+        seen = found.get(path)
+        if not seen or (seen.get("mode"), seen.get("owner"), seen.get("group")) != (
+            mode,
+            owner,
+            group,
+        ):
+            return True
+    return False
+
+
+def service_users(groups: frozenset[str]) -> tuple[str, ...]:
+    """Users whose existence and groups are checked."""
+    users = [wanted.ENGINE_USER, wanted.BUILD_USER]
+    if "gateway" in groups:
+        users += [wanted.GATEWAY_USER, wanted.NGINX_USER]
+    return tuple(users)
+
+
+def _missing_tools(
+    groups: frozenset[str],
+    settings: Settings,
+    artefacts: Artefacts,
+    environments: Mapping[str, Any],
+    uv: Environment,
+    python: str,
+) -> tuple[Environment, ...]:
+    tools = [uv]
+    if "gpu" in groups:
+        tools.append(
+            wanted.modelscope_environment(
+                settings, artefacts.modelscope_lock, python, f"{uv.path}/bin/uv"
+            )
+        )
+    return tuple(tool for tool in tools if wanted.missing(tool, environments))
+
+
+def _verify_reason(plan: HostPlan) -> str:
+    if not plan.on("gateway"):
+        return ""
+    if plan.go_live:
+        return "after a go-live"
+    if plan.nginx or plan.certificate or plan.gateway_activate:
+        return "after a change of the gateway"
+    return ""

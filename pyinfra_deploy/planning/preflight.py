@@ -1,0 +1,186 @@
+"""What is refused before the first change: things that would fail later, and cost more there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyinfra_deploy.planning.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyinfra_deploy.settings.schema import Settings
+
+# Distribution -> the Python versions that its own packages bring.
+SUPPORTED = {
+    ("debian", "12"): ("3.11",),
+    ("debian", "13"): ("3.13",),
+    ("ubuntu", "22.04"): ("3.10",),
+    ("ubuntu", "24.04"): ("3.12",),
+}
+# The newest layout of a host's state that this version understands (design: older tools refuse).
+STATE_SCHEMA_VERSION = 1
+GIB = 1024**3
+# An unpacked vLLM with CUDA libraries is about 9 GB, the CPU build 2.5 GB; installing needs the
+# downloaded wheels beside it.
+RUNTIME_FREE_BYTES = {"cuda": 20 * GIB, "cpu": 6 * GIB}
+
+
+def preflight(
+    host: str, groups: frozenset[str], settings: Settings, snapshot: Mapping[str, Any]
+) -> tuple[Finding, ...]:
+    """Every refusal and warning for one host, from its settings and its snapshot."""
+    return tuple(_findings(host, groups, settings, snapshot))
+
+
+def _findings(
+    host: str, groups: frozenset[str], settings: Settings, snapshot: Mapping[str, Any]
+) -> Iterator[Finding]:
+    yield from _operating_system(host, snapshot)
+    yield from _state(host, snapshot)
+    if "gpu" in groups:
+        yield from _interpreter(host, settings, snapshot)
+        yield from _runtime_space(host, settings, snapshot)
+    if "gateway" in groups:
+        yield from _ports(host, settings, snapshot)
+
+
+def _operating_system(host: str, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
+    system = snapshot["os"]
+    if "error" in system:
+        yield Finding(
+            "host.unreadable",
+            "refuse",
+            host,
+            "operating system",
+            "/etc/os-release could not be read, so it is not known what this host is",
+            "check on the host: cat /etc/os-release",
+            evidence=str(system["error"]),
+        )
+        return
+    found = (str(system.get("id")), str(system.get("version_id")))
+    if found not in SUPPORTED:
+        names = ", ".join(f"{name.capitalize()} {version}" for name, version in SUPPORTED)
+        yield Finding(
+            "os.unsupported",
+            "refuse",
+            host,
+            "operating system",
+            "this distribution is not one that the deploy is written and tested for",
+            f"install one of {names}, or take the host out of the inventory",
+            evidence=f"ID={found[0]} VERSION_ID={found[1]}",
+        )
+    if not system.get("is_root"):
+        yield Finding(
+            "host.not-root",
+            "refuse",
+            host,
+            "privileges",
+            "the commands do not run as root",
+            "set ansible_become: true for the host, and let its user run sudo",
+        )
+    if system.get("arch") not in (None, "x86_64"):
+        yield Finding(
+            "os.architecture",
+            "refuse",
+            host,
+            "processor",
+            "the locked runtimes are built for x86_64",
+            "use an x86_64 host",
+            evidence=str(system.get("arch")),
+        )
+    if system.get("systemd_running") is False:
+        yield Finding(
+            "os.no-systemd",
+            "refuse",
+            host,
+            "systemd",
+            "systemd does not run this host, and every service of ours is one of its units",
+            "use a host that boots with systemd, not a container without it",
+        )
+
+
+def _state(host: str, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
+    version = snapshot.get("state", {}).get("schema_version")
+    if isinstance(version, int) and version > STATE_SCHEMA_VERSION:
+        yield Finding(
+            "state.newer",
+            "refuse",
+            host,
+            "state on the host",
+            "a newer version of this project has written this host's state",
+            "update this checkout (git pull) and run again",
+            evidence=f"schema {version}, this version knows {STATE_SCHEMA_VERSION}",
+        )
+
+
+def _interpreter(host: str, settings: Settings, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
+    assert settings.runtime is not None
+    wanted = settings.runtime.python
+    system = snapshot["os"]
+    packaged = SUPPORTED.get((str(system.get("id")), str(system.get("version_id"))), ())
+    present = f"/usr/bin/python{wanted}" in (system.get("pythons") or [])
+    if wanted not in packaged and not present and packaged:
+        yield Finding(
+            "runtime.no-interpreter",
+            "refuse",
+            host,
+            "runtime.python",
+            f"Python {wanted} is neither on the host nor among its distribution's packages",
+            f'write runtime.python: "{packaged[0]}" with a lock for that version, or install '
+            f"/usr/bin/python{wanted} on the host yourself",
+            evidence=f"{system.get('id')} {system.get('version_id')} has {', '.join(packaged)}",
+        )
+
+
+def _runtime_space(host: str, settings: Settings, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
+    assert settings.runtime is not None
+    disk = snapshot.get("disk", {}).get("llm_root", {})
+    free = disk.get("free_bytes")
+    if not isinstance(free, int):
+        return
+    runtimes = [
+        path
+        for path in snapshot.get("environments", {})
+        if f"{settings.llm_root}/runtimes/" in path
+    ]
+    needed = RUNTIME_FREE_BYTES[settings.runtime.device]
+    if not runtimes and free < needed:
+        yield Finding(
+            "disk.runtime",
+            "refuse",
+            host,
+            f"disk of {settings.llm_root}",
+            f"{free / GIB:.1f} GiB are free, a {settings.runtime.device} runtime needs "
+            f"{needed / GIB:.0f} GiB while it is installed (the model comes on top)",
+            f"free space on {disk.get('path')}, mount a larger disk there, or set llm_root "
+            "to a path on one",
+        )
+
+
+def _ports(host: str, settings: Settings, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
+    assert settings.gateway is not None
+    listeners = snapshot.get("listeners")
+    if not isinstance(listeners, list):
+        return
+    for key, port in (
+        ("gateway.https_port", settings.gateway.https_port),
+        ("gateway.http_port", settings.gateway.http_port),
+    ):
+        for listener in listeners:
+            if listener["port"] != port or not str(listener["proto"]).startswith("tcp"):
+                continue
+            if listener.get("process") == "nginx" or listener.get("unit") == "nginx.service":
+                continue
+            who = listener.get("unit") or listener.get("process") or "an unknown process"
+            yield Finding(
+                "gateway.port-taken",
+                "refuse",
+                host,
+                key,
+                f"port {port} is taken by {who}, so Nginx could not listen there",
+                f"stop {who} on the host (systemctl disable --now ...), or write another {key}",
+                evidence=f"{listener['proto']} {listener['address']}:{port} "
+                f"pid {listener.get('pid')} {listener.get('process')}",
+            )
+            break

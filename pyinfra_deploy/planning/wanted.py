@@ -1,0 +1,245 @@
+"""What a host should have, from settings alone: packages, files, environments, the model."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyinfra_deploy.planning.preflight import GIB, RUNTIME_FREE_BYTES, SUPPORTED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyinfra_deploy.settings.schema import Settings
+
+ENGINE_USER = "llm"
+BUILD_USER = "llm-build"
+GATEWAY_USER = "llm-gateway"
+SOCKET_GROUP = "llm-http"
+# Debian's and Ubuntu's nginx package runs its workers as this user.
+NGINX_USER = "www-data"
+
+# Triton compiles a small C launcher when an engine starts, so a CUDA host needs a compiler and
+# Python's headers ("Failed to find C compiler" otherwise).
+COMPILER_PACKAGES = ("gcc", "g++", "libc6-dev")
+TOKEN_CREDENTIAL = "hub-token"  # noqa: S105 - a file's name
+
+
+@dataclass(frozen=True)
+class ManagedFile:
+    """A file that we own on a host. `mode` is octal text, like "0644"."""
+
+    path: str
+    content: str
+    mode: str = "0644"
+    owner: str = "root"
+    group: str = "root"
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A Python environment on a host: `job` is the spec of the host's environment job."""
+
+    label: str
+    name: str
+    path: str
+    digest: str
+    job: Mapping[str, Any]
+
+
+def requirements(lock: str) -> str:
+    """A lock's requirements without comments, which are for people: changing one must neither
+    rebuild nor restart anything."""
+    lines = (line.rstrip() for line in lock.splitlines())
+    return "\n".join(line for line in lines if line and not line.lstrip().startswith("#")) + "\n"
+
+
+def packages(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, Any]) -> list[str]:
+    """The distribution packages a host needs, sorted."""
+    wanted = {"python3", "python3-venv", "ca-certificates"}
+    if "gpu" in groups and settings.runtime is not None:
+        version = settings.runtime.python
+        if f"/usr/bin/python{version}" not in (snapshot["os"].get("pythons") or []) or (
+            _is_packaged(snapshot, version)
+        ):
+            wanted |= {f"python{version}", f"python{version}-venv"}
+        if settings.runtime.device == "cuda":
+            wanted |= {*COMPILER_PACKAGES, f"python{version}-dev"}
+    if "gateway" in groups:
+        wanted |= {"nginx", "openssl"}
+    return sorted(wanted)
+
+
+def _is_packaged(snapshot: Mapping[str, Any], version: str) -> bool:
+    system = snapshot["os"]
+    return version in SUPPORTED.get((str(system.get("id")), str(system.get("version_id"))), ())
+
+
+def sysusers(groups: frozenset[str]) -> str:
+    """sysusers.d(5): the service users, without a shell or a password."""
+    lines = [
+        f"g {SOCKET_GROUP} - -",
+        f'u {ENGINE_USER} - "LLM engine" /nonexistent',
+        f'u {BUILD_USER} - "LLM runtimes and models" /nonexistent',
+        f"m {ENGINE_USER} {SOCKET_GROUP}",
+    ]
+    if "gateway" in groups:
+        lines += [
+            f'u {GATEWAY_USER} - "LLM gateway" /nonexistent',
+            f"m {GATEWAY_USER} {SOCKET_GROUP}",
+            f"m {NGINX_USER} {SOCKET_GROUP}",
+        ]
+    if "gpu" in groups:
+        # /dev/nvidia* belong to these groups on some distributions.
+        lines += [f"m {ENGINE_USER} video", f"m {ENGINE_USER} render"]
+    return "\n".join(lines) + "\n"
+
+
+def directories(root: str) -> dict[str, tuple[str, str, str]]:
+    """Path -> (mode, owner, group) of every directory that must exist."""
+    build = ("0755", BUILD_USER, BUILD_USER)
+    ours = ("0755", "root", "root")
+    return {
+        root: ours,
+        f"{root}/bin": ours,
+        f"{root}/runtimes": build,
+        f"{root}/tools": build,
+        f"{root}/gateway": build,
+        f"{root}/models": build,
+        f"{root}/models/.incoming": build,
+        f"{root}/engines": ours,
+        f"{root}/jobs": ("0755", "root", BUILD_USER),  # the jobs' user reads its specs
+        f"{root}/state": ("0750", "root", "root"),
+        "/etc/llm": ours,
+        "/etc/llm/tls": ("0750", "root", "root"),
+        "/etc/llm/credentials": ("0700", "root", "root"),
+    }
+
+
+def tmpfiles(root: str) -> str:
+    """tmpfiles.d(5): the directories above, and the drain flags' at every boot."""
+    lines = [
+        f"d {path} {mode} {owner} {group} -"
+        for path, (mode, owner, group) in directories(root).items()
+    ]
+    lines += ["d /run/llm 0755 root root -", "d /run/llm/drain 0755 root root -"]
+    return "\n".join(lines) + "\n"
+
+
+def uv_environment(settings: Settings, lock: str, python: str) -> Environment:
+    """The installer itself: uv, put there by pip."""
+    return _environment(settings, "uv", "tools", "uv", lock, python, installer="pip", uv=None)
+
+
+def modelscope_environment(settings: Settings, lock: str, python: str, uv: str) -> Environment:
+    """The hub's own client, which pulls models."""
+    return _environment(
+        settings, "the modelscope client", "tools", "modelscope", lock, python, "uv", uv,
+        commands=["modelscope"],
+    )  # fmt: skip
+
+
+def gateway_environment(
+    settings: Settings, lock: str, sources: Mapping[str, str], python: str, uv: str
+) -> Environment:
+    """The gateway service: its libraries and its code, one immutable directory."""
+    return _environment(
+        settings, "the gateway service", "gateway", "gateway", lock, python, "uv", uv,
+        files=sources, commands=["uvicorn"],
+    )  # fmt: skip
+
+
+def runtime_environment(settings: Settings, lock: str, uv: str | None) -> Environment:
+    """The vLLM runtime that the settings pin."""
+    assert settings.runtime is not None
+    runtime = settings.runtime
+    return _environment(
+        settings, f"vLLM {runtime.vllm}", "runtimes", f"vllm-{runtime.vllm}", lock,
+        f"/usr/bin/python{runtime.python}", runtime.installer, uv,
+        commands=["vllm"], bytes_needed=RUNTIME_FREE_BYTES[runtime.device] - GIB,
+    )  # fmt: skip
+
+
+def _environment(
+    settings: Settings,
+    label: str,
+    directory: str,
+    stem: str,
+    lock: str,
+    python: str,
+    installer: str,
+    uv: str | None,
+    *,
+    files: Mapping[str, str] | None = None,
+    commands: list[str] | None = None,
+    bytes_needed: int = 0,
+) -> Environment:
+    pinned = requirements(lock)
+    content = "".join(f"{path}\0{text}\0" for path, text in sorted((files or {}).items()))
+    identity = f"{pinned}\n{python}\n{content}"
+    digest = hashlib.sha256(identity.encode()).hexdigest()
+    name = f"{stem}-{digest[:12]}"
+    path = f"{settings.llm_root}/{directory}/{name}"
+    source = settings.runtime
+    job: dict[str, Any] = {
+        "path": path,
+        "python": python,
+        "requirements": pinned,
+        "installer": installer,
+        "uv": uv,
+        "index_url": source.index_url if source else None,
+        "extra_index_urls": list(source.extra_index_urls) if source else [],
+        "find_links": list(source.find_links) if source else [],
+        "pip_args": list(source.pip_args) if source else [],
+        "files": dict(files or {}),
+        "commands": commands or [],
+        "bytes_needed": bytes_needed,
+    }
+    return Environment(label=label, name=name, path=path, digest=digest, job=job)
+
+
+def model_directory(settings: Settings) -> str:
+    """Where the published model is on a host."""
+    assert settings.model is not None
+    return f"{settings.llm_root}/models/{model_slug(settings)}/{settings.model.revision}"
+
+
+def model_slug(settings: Settings) -> str:
+    """OWNER--NAME: a hub's id as one path component."""
+    assert settings.model is not None
+    return settings.model.id.replace("/", "--")
+
+
+def pull_job(settings: Settings, client: str) -> dict[str, Any]:
+    """The spec of the host's pull job."""
+    assert settings.model is not None
+    model = settings.model
+    return {
+        "model_id": model.id,
+        "revision": model.revision,
+        "endpoint": model.endpoint,
+        "hub": model.hub,
+        "target": f"{settings.llm_root}/models",
+        "client": f"{client}/bin/modelscope",
+        "files_at_once": model.files_at_once,
+        "file_timeout_seconds": model.file_timeout_seconds,
+        "stall_timeout_seconds": model.stall_timeout_seconds,
+        "token_file": TOKEN_CREDENTIAL if model.token is not None else None,
+    }
+
+
+def missing(environment: Environment, present: Mapping[str, Any]) -> bool:
+    # The name holds the digest of what is wanted, and a record is written only when all is there.
+    return "error" in (present.get(environment.path) or {"error": "absent"})
+
+
+def tools_python(snapshot: Mapping[str, Any]) -> str:
+    """The distribution's own python3, by version, as an absolute path."""
+    system = snapshot["os"]
+    packaged = SUPPORTED[(str(system["id"]), str(system["version_id"]))]
+    return f"/usr/bin/python{packaged[0]}"
