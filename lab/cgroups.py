@@ -119,6 +119,28 @@ def kill_host(cgroups: Cgroups, name: str, timeout_seconds: float = 10.0) -> Non
         time.sleep(0.01)
 
 
+def clear_host(cgroups: Cgroups, name: str, timeout_seconds: float = 10.0) -> None:
+    """Remove a dead host's cgroups, so that its next boot starts in new ones.
+
+    A cgroup remembers that it was killed. Seen with Linux 6.18: a process that systemd 257 starts
+    from its old, once killed init.scope straight into a new cgroup (CLONE_INTO_CGROUP) gets SIGKILL
+    at once, as if it had escaped a kill in progress; half of the services fail. 252 forks first.
+    """
+    if not cgroups.systemd:
+        for directory in cgroups.joined(name):
+            remove_tree(directory)
+        return
+    deadline = time.monotonic() + timeout_seconds
+    while cgroups.host(name).exists():  # systemd removes an empty scope by itself
+        if time.monotonic() > deadline:
+            raise LabError(
+                what=f"the scope of {name} does not end",
+                why=f"{cgroups.host(name)} still exists",
+                fix=f"systemctl stop fleetlab-{name}.scope, then run the same command again",
+            )
+        time.sleep(0.02)
+
+
 def remove_tree(directory: Path) -> None:
     """Remove a cgroup and those below it, deepest first. Only directories can be removed there."""
     if not directory.is_dir():

@@ -63,7 +63,7 @@ def up(
             started = lifecycle.bring_up(lab, wanted)
             for host in started:
                 wait_ssh(host.name)
-        lifecycle.empty_trash(lab)
+        lifecycle.tidy(lab)
     return started
 
 
@@ -86,7 +86,7 @@ def reset(*names: str) -> None:
                 lifecycle.start_host(lab, lab.state.hosts[host.name])
             for host in chosen:
                 wait_ssh(host.name)
-        lifecycle.empty_trash(lab)
+        lifecycle.tidy(lab)
 
 
 def kill(name: str) -> None:

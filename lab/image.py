@@ -104,7 +104,7 @@ def run_contained(argv: list[str], log: Path, what: str, fix: str, *, echo: bool
             errors="replace",
             env=command_environment(),
         )
-        assert process.stdout is not None  # noqa: S101 - asked for above
+        assert process.stdout is not None
         for line in process.stdout:
             file.write(line)
             if echo and line.startswith("I: "):

@@ -29,12 +29,13 @@ from lab.plan import BRIDGE_ADDRESS, Host, machine_id_of
 from lab.report import say, timed
 from lab.standins.gpu_states import HEALTHY
 from lab.state import State, load_state, save_state
-from lab.supervisor import MACHINE_PREFIX, Boot, start_command, supervise_script
+from lab.supervisor import NSPAWN_RUN, Boot, start_command, supervise_script
 
 if TYPE_CHECKING:
     from lab.cgroups import Cgroups
 
-NSPAWN_RUN = Path("/run/systemd/nspawn")
+# `ip netns add` makes /run/netns a mount point and leaves it so.
+NETNS_MOUNT = "mount on /run/netns"
 SMALL_LIMIT = 524288
 
 
@@ -90,8 +91,15 @@ def make_key(path: Path, comment: str) -> None:
 def ensure_machine(lab: Lab) -> None:
     """Sysctls, bridge, masquerading. What is changed is noted durably before it is changed."""
     changed = lend_sysctls(lab.state)
-    if not lab.state.netns_mount and not network.NETNS_DIRECTORY.is_mount():
-        lab.state.netns_mount = changed = True
+    mounts = Path("/proc/self/mountinfo").read_text()
+    for mark, there in (
+        (NSPAWN_RUN, NSPAWN_RUN.is_dir()),
+        (network.NETNS_DIRECTORY, network.NETNS_DIRECTORY.is_dir()),
+        (NETNS_MOUNT, is_mount_point(network.NETNS_DIRECTORY, mounts)),
+    ):
+        if not there and str(mark) not in lab.state.made:
+            lab.state.made.append(str(mark))
+            changed = True
     if changed:
         lab.save()
     write_sysctls(lab.state)
@@ -170,6 +178,7 @@ def start_host(lab: Lab, host: Host) -> None:
     if not all((lab.layout.directory / layer).is_dir() for layer in host.lower) or not host.lower:
         renew_host(lab, host)
         host = lab.state.hosts[host.name]
+    cg.clear_host(lab.cgroups, host.name)
     ensure_clone(lab, host)
     refresh_resolv_conf(lab, host)
     boot = boot_plan(lab, host)
@@ -209,16 +218,18 @@ def stop_host(lab: Lab, name: str) -> None:
 
 
 def discard_clone(lab: Lab, name: str) -> None:
-    """Move a host's files aside at once; removing them takes longer and is done by empty_trash."""
+    """Move a host's files aside at once; removing them takes longer and is done by tidy."""
     directory = lab.layout.host(name).directory
     if directory.is_dir():
         lab.layout.trash.mkdir(parents=True, exist_ok=True)
         directory.rename(lab.layout.trash / f"{name}-{time.time_ns()}")
 
 
-def empty_trash(lab: Lab) -> None:
+def tidy(lab: Lab) -> None:
+    """Remove discarded clones, and layers that no host stands on any more."""
     if lab.layout.trash.is_dir():
         shutil.rmtree(lab.layout.trash)
+    drop_unused(lab.layout, {layer for host in lab.state.hosts.values() for layer in host.lower})
 
 
 def renew_host(lab: Lab, host: Host) -> None:
@@ -249,7 +260,6 @@ def bring_up(lab: Lab, wanted: list[Host]) -> list[Host]:
     for name in lab.state.hosts:
         make_key(lab.layout.host_key(name), name)
     write_inventory(lab.layout, lab.state)
-    drop_unused(lab.layout, {layer for host in lab.state.hosts.values() for layer in host.lower})
     return started
 
 
@@ -271,25 +281,28 @@ def take_down(lab: Lab, *, purge: bool) -> None:
         cg.remove_tree(tree)
     for name in names:
         network.remove_host_network(name)
-        remove_nspawn_traces(name)
     network.remove_network(lab.layout.directory)
-    remove_netns_mount(lab)
+    remove_made(lab)
     restore_sysctls(lab.state)
     remove_files(lab, purge=purge)
 
 
-def remove_nspawn_traces(name: str) -> None:
-    """Directories nspawn makes for a machine of that name and leaves when killed."""
-    for kind in ("propagate", "unix-export"):
-        directory = NSPAWN_RUN / kind / f"{MACHINE_PREFIX}{name}"
-        if directory.is_dir() and not directory.is_mount():
-            shutil.rmtree(directory, ignore_errors=True)
+def is_mount_point(path: Path, mountinfo: str) -> bool:
+    """From /proc/self/mountinfo; os.path.ismount does not see a directory bound onto itself."""
+    return any(line.split()[4] == str(path) for line in mountinfo.splitlines())
 
 
-def remove_netns_mount(lab: Lab) -> None:
+def remove_made(lab: Lab) -> None:
+    """The directories and the mount that `ip netns` and nspawn left, if nobody else uses them."""
     directory = network.NETNS_DIRECTORY
-    if lab.state.netns_mount and directory.is_mount() and not any(directory.iterdir()):
+    mounts = Path("/proc/self/mountinfo").read_text()
+    in_use = directory.is_dir() and any(directory.iterdir())
+    if NETNS_MOUNT in lab.state.made and is_mount_point(directory, mounts) and not in_use:
         run_checked(["umount", str(directory)], what="unmounting /run/netns")
+    for made in lab.state.made:
+        path = Path(made)
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
 
 
 def remove_files(lab: Lab, *, purge: bool) -> None:

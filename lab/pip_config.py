@@ -200,13 +200,9 @@ def pass_on_pip(
     uv_text = own_text if own_text is not None else render_uv_toml(options)
     if uv_text.count("\n") > 1:
         result.files["/etc/uv/uv.toml"] = FileCopy(uv_text.encode())
-    variables = {
+    # No UV_CONSTRAINT: with it uv refuses --require-hashes, as constraints have no hashes (0.13).
+    return {
         name: value
         for name, value in environ.items()
         if name in {"UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"} and value
     }
-    constraints = values_of(options, "constraint")
-    if constraints:
-        # uv has no setting for constraints of `uv pip`, only this variable (space-separated).
-        variables["UV_CONSTRAINT"] = " ".join(constraints)
-    return variables

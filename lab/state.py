@@ -40,8 +40,8 @@ class State:
 
     hosts: dict[str, Host] = field(default_factory=dict)
     sysctls: dict[str, SysctlChange] = field(default_factory=dict)
-    netns_mount: bool = False
-    """/run/netns became a mount point through us: `ip netns add` makes it one and leaves it so."""
+    made: list[str] = field(default_factory=list)
+    """Directories of the machine that were not there, or no mount points, before `up`."""
 
     def sorted_hosts(self) -> list[Host]:
         return sorted(self.hosts.values(), key=lambda host: sort_key(host.name))
@@ -62,7 +62,7 @@ def parse_state(text: str, path: Path) -> State:
                     key: SysctlChange(entry["before"], entry["now"])
                     for key, entry in document["sysctls"].items()
                 },
-                netns_mount=document["netns_mount"],
+                made=list(document["made"]),
             )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LabError(
@@ -92,7 +92,7 @@ def render_state(state: State) -> str:
             key: {"before": change.before, "now": change.now}
             for key, change in state.sysctls.items()
         },
-        "netns_mount": state.netns_mount,
+        "made": state.made,
     }
     return json.dumps(document, indent=2) + "\n"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.cgroups import SLICE, Cgroups
@@ -16,13 +17,13 @@ from lab.plan import Host, machine_id_of, netns_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from lab.layout import HostPaths
 
 # nspawn's exit status when the host asked for a reboot (nspawn.c, CONTAINER_REBOOTED).
 REBOOT_STATUS = 133
 MACHINE_PREFIX = "fleetlab-"
+NSPAWN_RUN = Path("/run/systemd/nspawn")
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ def supervise_script(boot: Boot, cgroups: Cgroups) -> str:
     if cgroups.named is not None or str(cgroups.unified) != "/sys/fs/cgroup":
         # nspawn reads the layout from here; only this mount namespace sees the change.
         lines.append("mount -t cgroup2 cgroup2 /sys/fs/cgroup")
+    # nspawn's lock files and directories, which it leaves behind when killed.
+    lines += [f"mkdir -p {NSPAWN_RUN}", f"mount -t tmpfs tmpfs {NSPAWN_RUN}"]
     options, root = shlex.quote(overlay_options(boot)), shlex.quote(str(boot.paths.root))
     lines += [
         f"mount -t overlay -o {options} fleet-lab {root}",
