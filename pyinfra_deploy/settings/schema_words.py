@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import types
 import typing
 from typing import Any, Literal
 
+import yaml
 from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
@@ -56,8 +58,8 @@ def as_yaml(value: Any) -> str:
         case Section():
             return "{}"
         case str():
-            plain = value and value[0].isalpha() and ": " not in value and " #" not in value
-            return value if plain or value.startswith(("/", "https:")) else json.dumps(value)
+            plain = re.fullmatch(r"[A-Za-z/][\w./:+-]*[\w/]|[A-Za-z/]", value)
+            return value if plain and yaml.safe_load(value) == value else json.dumps(value)
         case dict():
             return "{" + ", ".join(f"{k}: {as_yaml(v)}" for k, v in value.items()) + "}"
         case list() | tuple():

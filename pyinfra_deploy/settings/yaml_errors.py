@@ -88,7 +88,8 @@ def _stray_mapping(lines: list[str], at: int) -> tuple[int, str, str]:
         above -= 1
     if above >= 0:
         code = _code(lines[above])
-        if ":" not in code and not code.startswith("- "):
+        is_key = code.endswith(":") or ": " in code
+        if not is_key and not code.startswith("- "):
             return _colon(lines, above)
         if not code.endswith((":", "|", ">")) and len(_indentation(lines[at])) > len(
             _indentation(lines[above])
