@@ -99,7 +99,12 @@ def test_between_checks_no_file_is_touched(
     write(path, 1, ONE)
     table.current()
     looks: list[object] = []
-    monkeypatch.setattr("llm_gateway.table._Source.refresh", looks.append)
+
+    def look(source: object) -> bool:
+        looks.append(source)
+        return False
+
+    monkeypatch.setattr("llm_gateway.table._Source.refresh", look)
     for _ in range(1000):
         clock.now += CHECK_INTERVAL_SECONDS / 1001
         table.current()
