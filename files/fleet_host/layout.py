@@ -49,3 +49,8 @@ def cache_root() -> Path:
 def etc_root() -> Path:
     """/etc, for what other programs read there: TLS files, Nginx's configuration."""
     return Path(os.environ.get("FLEET_ETC_ROOT", "/etc"))
+
+
+def log_root() -> Path:
+    """/var/log, where Nginx writes its error log."""
+    return Path(os.environ.get("FLEET_LOG_ROOT", "/var/log"))
