@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import configparser
 import os
+import socket
+import sys
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.settings.problems import Problem, SettingsError
 from pyinfra_deploy.settings.secret import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HEADER = "$ANSIBLE_VAULT;"
 
@@ -79,6 +85,22 @@ def _resolve(source: str, base: Path) -> Path:
     return base / Path(os.path.expandvars(source)).expanduser()
 
 
+@contextmanager
+def _quiet_import() -> Iterator[None]:
+    """ansible-core 2.19, when it is imported, tries whether getaddrinfo fails for a subclass of
+    int, and replaces it if so. gevent, which pyinfra patches in, prints that as a traceback."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None or not monkey.is_module_patched("socket"):
+        yield
+        return
+    patched = socket.getaddrinfo
+    socket.getaddrinfo = monkey.get_original("socket", "getaddrinfo")
+    try:
+        yield
+    finally:
+        socket.getaddrinfo = patched
+
+
 def _library(root: Path, file: str, line: int | None) -> Any:
     sources = password_sources(root)
     if not sources:
@@ -116,8 +138,9 @@ def _library(root: Path, file: str, line: int | None) -> Any:
 
 @lru_cache(maxsize=4)
 def _vault_lib(sources: tuple[tuple[str, str], ...]) -> Any:
-    from ansible.parsing.dataloader import DataLoader
-    from ansible.parsing.vault import VaultLib, get_file_vault_secret
+    with _quiet_import():
+        from ansible.parsing.dataloader import DataLoader
+        from ansible.parsing.vault import VaultLib, get_file_vault_secret
 
     secrets = []
     for label, source in sources:
