@@ -39,6 +39,7 @@ PASSED_OPTIONS = frozenset(
     }
 )
 _LISTS = frozenset({"extra-index-url", "find-links", "trusted-host", "constraint"})
+_TRUE = frozenset({"1", "y", "yes", "t", "true", "on"})  # pip's, utils/misc.py strtobool
 Options = dict[str, dict[str, str]]
 """Section ("global", "install", ...) -> option -> value."""
 
@@ -173,7 +174,7 @@ def render_uv_toml(options: Options) -> str:
         lines.append(f"find-links = {texts(links)}")
     if trusted:
         lines.append(f"allow-insecure-host = {texts(trusted)}")
-    if values_of(options, "no-index"):
+    if any(value.lower() in _TRUE for value in values_of(options, "no-index")):
         lines.append("no-index = true")
     return "\n".join(lines) + "\n"
 
