@@ -12,7 +12,7 @@ import importlib
 import json
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import SCHEMA_VERSION, layout
 from .errors import HostError, SpecError
@@ -128,12 +128,13 @@ def answer(words: list[str]) -> tuple[int, dict[str, Any]]:
         return 1, {"error": failure.as_dict()}
 
 
-def main() -> int:
+def main() -> NoReturn:
+    """Exits by itself: the entry point that zipapp writes drops what main() returns."""
     code, document = answer(sys.argv[1:])
     json.dump(document, sys.stdout, indent=1)
     sys.stdout.write("\n")
-    return code
+    sys.exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -75,7 +75,7 @@ def run(
         ) from error
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     moved = [time.monotonic()]
-    assert process.stdout is not None  # noqa: S101 - stdout=PIPE, for the type checker
+    assert process.stdout is not None
     reader = threading.Thread(
         target=_read_lines,
         args=(process.stdout, tail, on_line, moved if output_is_activity else [0.0]),

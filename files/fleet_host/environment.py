@@ -163,13 +163,7 @@ def check_interpreter(wanted: Wanted) -> str:
             f"Install it ('apt-get install {python.name} {python.name}-venv'), or set "
             "runtime.python to a version that the distribution has.",
         )
-    for directory in python.resolve().parents:
-        if not directory.stat().st_mode & 0o001:
-            raise HostError(
-                f"{python} cannot be used by services",
-                f"it lies below {directory}, which other users may not enter.",
-                "Use the distribution's interpreter in /usr/bin.",
-            )
+    refuse_private(python)
     modules = ["venv", "ctypes", "ssl"] + (["ensurepip"] if wanted.installer == "pip" else [])
     done = subprocess.run(
         [str(python), "-I", "-c", PROBE, *modules],
@@ -197,6 +191,17 @@ def check_interpreter(wanted: Wanted) -> str:
         )
     version: str = found["version"]
     return version
+
+
+def refuse_private(python: Path) -> None:
+    """Refuse an interpreter that the services' users cannot reach, such as one in a home."""
+    for directory in python.resolve().parents:
+        if not directory.stat().st_mode & 0o001:
+            raise HostError(
+                f"{python} cannot be used by services",
+                f"it lies below {directory}, which other users may not enter.",
+                "Use the distribution's interpreter in /usr/bin.",
+            )
 
 
 def check_space(wanted: Wanted, cache: Path) -> None:

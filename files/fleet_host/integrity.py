@@ -34,7 +34,7 @@ LARGEST_HEADER_BYTES = 100_000_000
 MOST_THREADS = 16
 
 
-class Cancelled(Exception):  # noqa: N818 - not an error: nobody waits for the hash any more
+class Cancelled(Exception):
     """Hashing was given up because its caller stops."""
 
 

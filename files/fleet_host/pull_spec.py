@@ -18,6 +18,8 @@ KEYS = {"model_id", "revision", "endpoint", "hub", "target", "client", "files_at
 KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file"}
 MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+# What the unit's SetCredential= puts there when the host has no token file.
+NO_TOKEN = "unset"  # noqa: S105 - a word, no password
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -95,10 +97,10 @@ def read_token(token_file: str | None) -> str | None:
             f"{path}: {error.strerror}.",
             "Deploy again with model.token set, or remove it from the settings.",
         ) from error
-    if not token or not token.isprintable():
+    if token in ("", NO_TOKEN) or not token.isprintable():
         raise HostError(
             "the hub's token cannot be used",
-            f"{path} is empty or holds more than one line.",
+            f"{path} holds none, or more than one line.",
             "Deploy again with model.token set, or remove it from the settings.",
         )
     return token
