@@ -1,0 +1,346 @@
+"""TLS keys, key files and `verify`, the last against a small TLS service that can misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import ssl
+import subprocess
+import threading
+import time
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fleet_host import keys, snapshot, tls, verify
+from fleet_host.errors import HostError, SpecError
+
+from tests.unit.host.b_fakes import FakeHost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NAME = "llm.example.com"
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
+    fake = FakeHost(tmp_path)
+    fake.prepare()
+    for key, value in fake.environment().items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(keys, "_reader_gid", os.getgid)
+    return fake
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("ca")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-days", "9", "-keyout", place / "ca.key", "-out", place / "ca.crt",
+         "-subj", "/CN=Test CA", "-addext", "keyUsage=critical,keyCertSign"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return place
+
+
+def sign(authority: Path, csr: str) -> str:
+    """What the control side does with a request."""
+    request, extensions = authority / "csr", authority / "extensions"
+    request.write_text(csr)
+    extensions.write_text("subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n")
+    done = subprocess.run(
+        ["openssl", "x509", "-req", "-in", request, "-CA", authority / "ca.crt",
+         "-CAkey", authority / "ca.key", "-days", "5", "-copy_extensions", "copyall",
+         "-extfile", extensions],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def install(authority: Path, name: str = NAME) -> dict[str, Any]:
+    csr = tls.request({"names": [name], "addresses": ["127.0.0.1"]})["csr"]
+    ca = (authority / "ca.crt").read_text()
+    return tls.install({"certificate_chain": sign(authority, csr), "ca": ca})
+
+
+def test_a_key_is_made_once_and_never_leaves(host: FakeHost, authority: Path) -> None:
+    first = tls.request({"names": [NAME], "addresses": ["10.0.0.1"]})
+    key = host.root / "etc/llm/tls/server.key"
+    before = key.read_bytes()
+    assert first["key_created"] is True
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert "PRIVATE" not in json.dumps(first)
+    assert tls.request({"names": [NAME], "addresses": []})["key_created"] is False
+    assert key.read_bytes() == before
+
+
+def test_a_certificate_for_the_key_is_installed_once(host: FakeHost, authority: Path) -> None:
+    csr = tls.request({"names": [NAME], "addresses": ["10.0.0.1"]})["csr"]
+    chain = sign(authority, csr)
+    result = tls.install({"certificate_chain": chain})
+    assert result["changed"] is True
+    assert result["certificate"]["sans"] == [NAME, "10.0.0.1"]
+    assert result["certificate"]["issuer"] == "Test CA"
+    assert tls.install({"certificate_chain": chain})["changed"] is False
+    path = str(host.root / "etc/llm/tls/server.crt")
+    assert snapshot.certificate_state(path) == result["certificate"]
+
+
+def test_a_certificate_for_another_key_is_refused(host: FakeHost, authority: Path) -> None:
+    csr = tls.request({"names": [NAME], "addresses": []})["csr"]
+    chain = sign(authority, csr)
+    (host.root / "etc/llm/tls/server.key").unlink()
+    tls.request({"names": [NAME], "addresses": []})
+    with pytest.raises(HostError, match="not for this host's key"):
+        tls.install({"certificate_chain": chain})
+    with pytest.raises(HostError, match="reading the certificate failed"):
+        tls.install({"certificate_chain": "nonsense"})
+    assert not (host.root / "etc/llm/tls/server.crt").exists()
+
+
+@pytest.mark.parametrize("name", ["a b", "x/CN=evil", "x,DNS:evil", "", "-x"])
+def test_a_name_cannot_smuggle_anything_into_a_request(host: FakeHost, name: str) -> None:
+    with pytest.raises(SpecError):
+        tls.request({"names": [name], "addresses": []})
+
+
+def entry(identity: str = "abcdefgh", digest: str = "0" * 64) -> dict[str, Any]:
+    return {
+        "id": identity,
+        "name": "chat",
+        "sha256": digest,
+        "created": "2026-01-31T09:00:00Z",
+        "expires": None,
+    }
+
+
+def test_an_older_set_of_keys_never_comes_back(host: FakeHost) -> None:
+    assert keys.push({"serial": 2, "keys": [entry()]})["changed"] is True
+    assert keys.push({"serial": 2, "keys": [entry()]})["changed"] is False
+    with pytest.raises(HostError, match="older than"):
+        keys.push({"serial": 1, "keys": [entry(), entry("revokedd")]})
+    with pytest.raises(HostError, match="two different sets"):
+        keys.push({"serial": 2, "keys": []})
+    assert keys.push({"serial": 3, "keys": []})["changed"] is True
+    assert keys.keys_path().stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    "bad", [{}, {**entry(), "scope": "x"}, entry("short"), entry(digest="sk-clear-text-key")]
+)
+def test_a_malformed_entry_is_refused_before_anything_is_written(
+    host: FakeHost, bad: dict[str, Any]
+) -> None:
+    with pytest.raises(SpecError):
+        keys.push({"serial": 1, "keys": [bad]})
+    assert not keys.keys_path().exists()
+
+
+def test_the_gateway_reads_what_is_pushed_and_knows_the_host_s_own_key(host: FakeHost) -> None:
+    gateway = pytest.importorskip("llm_gateway.keys")
+    keys.push({"serial": 5, "keys": [entry()]})
+    assert gateway.parse_key_file(keys.keys_path().read_bytes()).serial == 5
+    first = keys.verify_key({})
+    assert (first["changed"], keys.verify_key({})["changed"]) == (True, False)
+    own = keys.verify_key_path().read_text().strip()
+    assert keys.verify_key_path().stat().st_mode & 0o777 == 0o600
+    assert own not in json.dumps(first)
+    parsed = gateway.parse_key_file(keys.verify_file_path().read_bytes())
+    known = {key.id: key for key in parsed.keys}
+    assert gateway.find_key(known, own, datetime.now(UTC)) is not None
+    assert gateway.find_key(known, verify.WRONG_KEY, datetime.now(UTC)) is None
+
+
+def test_a_lost_digest_of_the_own_key_is_mended(host: FakeHost) -> None:
+    first = keys.verify_key({})
+    keys.verify_file_path().unlink()
+    again = keys.verify_key({})
+    assert (again["changed"], again["sha256"]) == (True, first["sha256"])
+
+
+class Service:
+    """An HTTPS service like the gateway's, with faults that a test switches on."""
+
+    def __init__(self, host: FakeHost) -> None:
+        self.fault = ""
+        self.limit = 8
+        self.from_burst_address = 0
+        place = host.root / "etc/llm/tls"
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(place / "server.crt", place / "server.key")
+        keys.verify_key({})
+        self.digest = hashlib.sha256(keys.verify_key_path().read_bytes().strip()).hexdigest()
+        self.https = self._server(secure=True)
+        self.https.socket = context.wrap_socket(self.https.socket, server_side=True)
+        self.http = self._server(secure=False)
+        for server in (self.https, self.http):
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def _server(self, secure: bool) -> ThreadingHTTPServer:
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, format: str, *arguments: Any) -> None:
+                return
+
+            def do_GET(self) -> None:
+                service.answer(self, secure, None)
+
+            def do_POST(self) -> None:
+                length = int(self.headers["Content-Length"])
+                service.answer(self, secure, json.loads(self.rfile.read(length)))
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        return server
+
+    def answer(self, it: BaseHTTPRequestHandler, secure: bool, body: Any) -> None:
+        if not secure:
+            location = f"https://{NAME}:{self.https.server_port}{it.path}"
+            where = "http://evil.example" if self.fault == "redirect" else location
+            return self.send(it, 308, {}, {"Location": where})
+        if it.path not in ("/v1/models", "/v1/chat/completions", "/v1/completions") and not (
+            self.fault == "metrics" and it.path == "/metrics"
+        ):
+            return self.send(it, 404, {})
+        if it.client_address[0] == verify.BURST_ADDRESS:
+            self.from_burst_address += 1
+            if self.from_burst_address > self.limit and self.fault != "no limit":
+                header = {} if self.fault == "no retry-after" else {"Retry-After": "3"}
+                return self.send(it, 429, {}, header)
+        key = (it.headers.get("Authorization") or "").removeprefix("Bearer ")
+        good = hashlib.sha256(key.encode()).hexdigest() == self.digest
+        if not good and self.fault != "open":
+            return self.send(it, 401, {})
+        if body is None:
+            return self.send(it, 200, {"data": [{"id": "m"}]})
+        if self.fault == "no template" and "chat" in it.path:
+            return self.send(it, 400, {"message": "... does not define a chat template"})
+        if body.get("stream"):
+            return self.stream(it)
+        text = "" if self.fault == "silent" else "1, 2"
+        choice = {"message": {"content": text}} if "chat" in it.path else {"text": text}
+        return self.send(it, 200, {"choices": [choice], "usage": {"completion_tokens": 3}})
+
+    def send(self, it: BaseHTTPRequestHandler, status: int, body: Any, more: Any = None) -> None:
+        data = json.dumps(body).encode()
+        it.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **(more or {})}.items():
+            it.send_header(name, value)
+        it.end_headers()
+        it.wfile.write(data)
+
+    def stream(self, it: BaseHTTPRequestHandler) -> None:
+        it.send_response(200)
+        it.send_header("Content-Type", "text/event-stream")
+        it.send_header("Transfer-Encoding", "chunked")
+        it.end_headers()
+        events = [f'data: {{"n": {number}}}\n\n'.encode() for number in range(5)]
+        events += [] if self.fault == "cut" else [b"data: [DONE]\n\n"]
+        if self.fault == "buffered":
+            events = [b"".join(events)]
+        for event in events:
+            it.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+            it.wfile.flush()
+            time.sleep(0.01)
+        it.wfile.write(b"0\r\n\r\n")
+
+    def request(self, **more: Any) -> dict[str, Any]:
+        return {
+            "https_port": self.https.server_port,
+            "http_port": self.http.server_port,
+            "server_name": NAME,
+            "model": "m",
+            "burst": {"requests": 40},
+            **more,
+        }
+
+
+@pytest.fixture
+def service(host: FakeHost, authority: Path) -> Iterator[Service]:
+    install(authority)
+    running = Service(host)
+    yield running
+    for server in (running.https, running.http):
+        server.shutdown()
+        server.server_close()
+
+
+def failure(service: Service, **more: Any) -> HostError:
+    with pytest.raises(HostError) as caught:
+        verify.verify(service.request(**more))
+    return caught.value
+
+
+def test_a_good_service_passes_every_check(service: Service) -> None:
+    checks = {item["name"]: item for item in verify.verify(service.request())["checks"]}
+    assert list(checks) == [
+        "models", "answer", "stream", "no key", "wrong key", "unknown path", "HTTP to HTTPS",
+        "burst",
+    ]  # fmt: skip
+    assert all(item["ok"] for item in checks.values())
+    assert checks["stream"]["figures"]["distinct_times"] >= 2
+    assert checks["stream"]["figures"]["longest_gap_seconds"] >= 0.01
+    assert checks["burst"]["figures"]["let_through"] == service.limit
+    assert checks["answer"]["figures"]["path"] == "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("open", "'no key' failed"),
+        ("metrics", "'unknown path' failed"),
+        ("redirect", "'HTTP to HTTPS' failed"),
+        ("silent", "'answer' failed"),
+        ("cut", "'stream' failed"),
+        ("buffered", "'stream' failed"),
+        ("no limit", "'burst' failed"),
+        ("no retry-after", "'burst' failed"),
+    ],
+)
+def test_each_fault_is_found_by_its_check(service: Service, fault: str, said: str) -> None:
+    service.fault = fault
+    error = failure(service)
+    assert said in error.what
+    assert error.fix
+
+
+def test_an_open_service_is_said_loudly(service: Service) -> None:
+    service.fault = "open"
+    assert "THE SERVICE IS OPEN" in failure(service).fix
+
+
+def test_a_model_without_a_chat_template_is_asked_for_completions(service: Service) -> None:
+    service.fault = "no template"
+    checks = {item["name"]: item["figures"] for item in verify.verify(service.request())["checks"]}
+    assert checks["answer"]["path"] == "/v1/completions"
+    assert checks["stream"]["path"] == "/v1/completions"
+
+
+def test_a_certificate_for_another_name_is_not_accepted(service: Service) -> None:
+    error = failure(service, server_name="other.example.com")
+    assert "the certificate is not accepted" in error.why
+
+
+def test_a_certificate_of_an_unknown_authority_is_not_accepted(
+    service: Service, host: FakeHost
+) -> None:
+    (host.root / "etc/llm/tls/ca.crt").unlink()
+    assert "the certificate is not accepted" in failure(service).why
+
+
+def test_another_model_is_told(service: Service) -> None:
+    assert "lists m, not other" in failure(service, model="other").why
+
+
+def test_nobody_listening_is_told(service: Service) -> None:
+    error = failure(service, https_port=1)
+    assert "nobody listens on 127.0.0.1:1" in error.why
+    assert "nginx" in error.fix
