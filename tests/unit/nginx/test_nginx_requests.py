@@ -163,9 +163,14 @@ def test_what_is_not_listed_does_not_exist(
 )
 def test_malformed_requests_never_reach_the_engine(gateway: Gateway, request_text: str) -> None:
     before = len(gateway.engine.seen)
-    answer = gateway.raw(request_text.encode())
-    assert answer.status in (400, 405, 414, 505)
-    assert answer.error_code() in ("bad_request", "method_not_supported")
+    try:
+        answer = gateway.raw(request_text.encode())
+    except ConnectionError:
+        # Nginx closes with input unread, and a reset may overtake its answer.
+        assert len(request_text) > 8192
+    else:
+        assert answer.status in (400, 405, 414, 505)
+        assert answer.error_code() in ("bad_request", "method_not_supported")
     assert len(gateway.engine.seen) == before
 
 
