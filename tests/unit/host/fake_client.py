@@ -4,29 +4,26 @@ Its mode is the JSON file that $FAKE_CLIENT names: {mode, path, times}. Every st
 $FAKE_CLIENT.starts with its arguments and what it found in its environment.
 """
 
-import argparse
 import hashlib
-import http.client
 import json
 import os
+import socket
 import sys
 import time
 from pathlib import Path
 
+OPTIONS = ("model", "revision", "local_dir")
 plan_file = Path(os.environ["FAKE_CLIENT"])
 plan = json.loads(plan_file.read_text())
-parser = argparse.ArgumentParser()
-parser.add_argument("command")
-for option in ("--model", "--revision", "--local_dir", "--max-workers"):
-    parser.add_argument(option)
-parser.add_argument("--include", nargs="+")
-given = parser.parse_args()
+words = sys.argv[2:]
+model, revision, directory = (words[words.index(f"--{name}") + 1] for name in OPTIONS)
+include = words[words.index("--include") + 1 :] if "--include" in words else None
 with Path(f"{plan_file}.starts").open("a") as log:
     own = {key: value for key, value in os.environ.items() if key.startswith("MODELSCOPE_")}
     own["HOME"] = os.environ["HOME"]
     log.write(json.dumps({"argv": sys.argv[1:], "environment": own}) + "\n")
 address = os.environ["MODELSCOPE_ENDPOINT"].removeprefix("http://")
-base = f"/api/v1/models/{given.model}"
+base = f"/api/v1/models/{model}"
 
 
 def now_or_never() -> bool:
@@ -37,15 +34,21 @@ def now_or_never() -> bool:
 
 
 def get(url: str, host: str = address) -> bytes:
-    connection = http.client.HTTPConnection(host, timeout=10)
-    connection.request("GET", url, headers={"User-Agent": "fake-client"})
-    answer = connection.getresponse()
-    if answer.status == 302:
-        _, _, elsewhere, rest = answer.headers["Location"].split("/", 3)
+    """HTTP by hand: importing http.client would take most of the time of a test."""
+    name, port = host.split(":")
+    with socket.create_connection((name, int(port)), timeout=10) as connection:
+        request = f"GET {url} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: fake-client\r\n\r\n"
+        connection.sendall(request.encode())
+        received = b"".join(iter(lambda: connection.recv(1 << 20), b""))
+    head, _, body = received.partition(b"\r\n\r\n")
+    status, *headers = head.decode().split("\r\n")
+    if " 302 " in status:
+        (location,) = [line.split(": ")[1] for line in headers if line.startswith("Location: ")]
+        _, _, elsewhere, rest = location.split("/", 3)
         return get(f"/{rest}", elsewhere)
-    if answer.status != 200:
-        sys.exit(f"error: {answer.status} for {url}")
-    return answer.read()
+    if " 200 " not in status:
+        sys.exit(f"error: {status} for {url}")
+    return body
 
 
 def wait_for_ever() -> None:
@@ -57,13 +60,13 @@ def wait_for_ever() -> None:
 
 print(" ( '.( OO )_             ( (  OO) )  _(  OO)  ")
 sys.stderr.write("\rDownloading:  50%|#####     | 1/2 [00:00<00:00]\r")
-listing = json.loads(get(f"{base}/repo/files?Revision={given.revision}&Recursive=True"))
+listing = json.loads(get(f"{base}/repo/files?Revision={revision}&Recursive=True"))
 failed = False
 for entry in listing["Data"]["Files"]:
     path = entry["Path"]
-    if entry["Type"] == "tree" or (given.include and path not in given.include):
+    if entry["Type"] == "tree" or (include and path not in include):
         continue
-    target = Path(given.local_dir, path)
+    target = Path(directory, path)
     target.parent.mkdir(parents=True, exist_ok=True)
     mine = plan.get("path", path) == path
     if mine and plan["mode"] == "omit" and now_or_never():
@@ -73,7 +76,7 @@ for entry in listing["Data"]["Files"]:
     partial = target.with_name(target.name + ".incomplete")
     quoted = path.replace("/", "%2F")
     for _attempt in range(3):
-        body = get(f"{base}/repo?Revision={given.revision}&FilePath={quoted}")
+        body = get(f"{base}/repo?Revision={revision}&FilePath={quoted}")
         if mine and plan["mode"] == "full" and now_or_never():
             partial.write_bytes(body[: len(body) // 2])
             sys.exit("OSError: [Errno 28] No space left on device")
@@ -93,5 +96,5 @@ for entry in listing["Data"]["Files"]:
         break
     else:
         failed = True
-Path(given.local_dir, ".msc").write_text("the client's own record")
+Path(directory, ".msc").write_text("the client's own record")
 sys.exit("error: [E1003] 1 file(s) failed to download" if failed else 0)

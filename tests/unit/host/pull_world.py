@@ -73,7 +73,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PullWorld
     server = serve(fake)
     program = tmp_path / "modelscope"
     script = Path(__file__).with_name("fake_client.py")
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I {script} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {script} "$@"\n')
     program.chmod(0o755)
     target = tmp_path / "models"
     target.mkdir()
