@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lab import hosts
 from lab.commands import SYSTEM_PATH
 from lab.errors import LabError
-from lab.plan import DEFAULT_SUITE, ROLE_GROUPS, SUITES, address_of
+from lab.plan import DEFAULT_SUITE, ROLE_GROUPS, SUITES
 from lab.report import say
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def print_status(as_json: bool) -> None:
 
 def log_in(host: str, argv: Sequence[str]) -> None:
     """Become ssh. A single word is handed over as it is, so that shell syntax works as with ssh."""
-    address_of(host)
+    hosts.refuse_unknown(host)
     words = list(argv[1:] if argv[:1] == ["--"] else argv)
     command = hosts.ssh_command(host)
     command += ["--", words[0]] if len(words) == 1 else hosts.ssh_command(host, words)[4:]
@@ -98,7 +98,7 @@ def log_in(host: str, argv: Sequence[str]) -> None:
 
 
 def show_gpu(host: str) -> None:
-    address_of(host)
+    hosts.refuse_unknown(host)
     print(f"{host}: {hosts.gpu_state(host)}\nstates:\n{hosts.describe_gpu_states()}")
 
 

@@ -6,6 +6,7 @@ Functions that change anything need root and take the machine's lab lock; `run`,
 
 from __future__ import annotations
 
+import os
 import shlex
 import socket
 import subprocess
@@ -197,6 +198,14 @@ def run(
     )
 
 
+def refuse_unknown(name: str) -> None:
+    """LabError unless the lab has a host of that name."""
+    layout = current_layout()
+    known = load_state(layout.state_file).sorted_hosts()
+    if name not in {host.name for host in known}:
+        lifecycle.raise_unknown(name, known)
+
+
 def has_ssh_banner(address: str) -> bool:
     try:
         with socket.create_connection((address, 22), timeout=0.5) as connection:
@@ -213,10 +222,13 @@ def wait_ssh(name: str, timeout_seconds: float = BOOT_TIMEOUT_SECONDS) -> None:
     while True:
         elapsed = time.monotonic() - started
         if has_ssh_banner(address_of(name)):
-            result = run(name, ["true"], timeout_seconds=15)
-            if result.returncode == 0:
-                return
-            words = last_lines(result.stderr) or words
+            try:
+                result = run(name, ["true"], timeout_seconds=15)
+                if result.returncode == 0:
+                    return
+                words = last_lines(result.stderr) or words
+            except subprocess.TimeoutExpired:
+                words = "a login took more than 15 s"
         # A supervisor needs a moment to join its cgroup.
         died = elapsed > 3 and not cg.is_running(cgroups, name)
         if died or elapsed > timeout_seconds:
@@ -238,6 +250,7 @@ def raise_no_ssh(name: str, words: str, elapsed_seconds: float, *, died: bool) -
 def exclusive_as_root(command: str, *, install: bool = False) -> Iterator[None]:
     """Root and packages checked, then the lock held."""
     check_machine(command, current_layout().directory, install=install)
+    os.umask(0o022)  # hosts' directories are readable to their users, whatever the caller's mask
     with exclusive(f"lab {command}"):
         yield
 

@@ -8,7 +8,7 @@ import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from lab import cgroups as cg
 from lab import network
@@ -60,13 +60,17 @@ def known_host(lab: Lab, name: str) -> Host:
     """LabError with the names there are, if there is no such host."""
     host = lab.state.hosts.get(name)
     if host is None:
-        names = ", ".join(host.name for host in lab.state.sorted_hosts())
-        raise LabError(
-            what=f"there is no lab host {name!r}",
-            why=f"the lab has {names}" if names else "the lab is down",
-            fix="see `lab status`; make hosts with `lab up N`",
-        )
+        raise_unknown(name, lab.state.sorted_hosts())
     return host
+
+
+def raise_unknown(name: str, hosts: list[Host]) -> NoReturn:
+    names = ", ".join(host.name for host in hosts)
+    raise LabError(
+        what=f"there is no lab host {name!r}",
+        why=f"the lab has {names}" if names else "the lab is down",
+        fix="see `lab status`; make hosts with `lab up N`",
+    )
 
 
 def ensure_keys(layout: Layout) -> str:
@@ -90,6 +94,7 @@ def make_key(path: Path, comment: str) -> None:
 
 def ensure_machine(lab: Lab) -> None:
     """Sysctls, bridge, masquerading. What is changed is noted durably before it is changed."""
+    network.refuse_foreign_bridge(lab.layout.directory)
     changed = lend_sysctls(lab.state)
     mounts = Path("/proc/self/mountinfo").read_text()
     for mark, there in (

@@ -120,7 +120,8 @@ def exclusive(purpose: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            say(f"waiting for another lab command to end ({file.read().strip() or 'unknown'})")
+            holder = file.read().strip()
+            say(f"waiting for another lab command to end{f' ({holder})' if holder else ''}")
             fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         file.truncate()

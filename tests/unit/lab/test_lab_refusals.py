@@ -8,6 +8,7 @@ from lab.apt_config import DEBIAN_KEYRING
 from lab.errors import LabError
 from lab.inventory import render_known_hosts
 from lab.plan import Host
+from lab.state import State, render_state
 
 
 def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +99,8 @@ def test_an_unknown_gpu_state_lists_the_known(
 ) -> None:
     assert cli.main(["gpu", "gpu1", "melted"]) == 1
     assert "no-driver, mismatch" in capsys.readouterr().err
+    state = State(hosts={"gpu1": Host("gpu1", "bookworm", ("lab",))})
+    (empty_lab / "state.json").write_text(render_state(state))
     assert cli.main(["gpu", "gpu1"]) == 0
     assert "a card has fallen off the bus" in capsys.readouterr().out
 
@@ -107,7 +110,7 @@ def test_an_unknown_host(
     empty_lab: Path, capsys: pytest.CaptureFixture[str], argv: list[str]
 ) -> None:
     assert cli.main(argv) == 1
-    assert "not the name of a lab host" in capsys.readouterr().err
+    assert "there is no lab host 'nope'\n  why: the lab is down" in capsys.readouterr().err
 
 
 def test_a_broken_state_file_is_no_traceback(
@@ -142,3 +145,14 @@ def test_known_hosts_have_address_and_name() -> None:
     host = Host("gpu1", "bookworm", ("lab",))
     line = render_known_hosts([host], {"gpu1": "ssh-ed25519 AAAA gpu1\n"})
     assert line == "10.213.77.10,gpu1 ssh-ed25519 AAAA\n"
+
+
+def test_down_works_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(preflight, "missing_packages", list)
+    monkeypatch.setattr(preflight, "filesystem_of", lambda *_: "ext4")
+    full = type("usage", (), {"free": 0})
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: full)
+    preflight.check_machine("down", tmp_path, install=False)
+    with pytest.raises(LabError, match="too little space"):
+        preflight.check_machine("up", tmp_path, install=False)
