@@ -132,11 +132,14 @@ class FaultBoard:
         with self._lock:
             return self._moved.get(f"{model_id}@{branch}", branch)
 
-    def count(self, path: str, status: int, sent_bytes: int) -> None:
+    def count_request(self, path: str, status: int) -> None:
         with self._lock:
             self._requests[path] += 1
-            self._bytes[path] += sent_bytes
             self._statuses[str(status)] += 1
+
+    def count_bytes(self, path: str, count: int) -> None:
+        with self._lock:
+            self._bytes[path] += count
 
     def counters(self) -> dict[str, Any]:
         """requests and bytes by path, answers by HTTP status, applied faults by kind."""

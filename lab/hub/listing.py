@@ -79,7 +79,7 @@ def _with_directories(blobs: list[Entry], commit: str) -> list[Entry]:
         str(parent)
         for entry in blobs
         for parent in PurePosixPath(entry["Path"]).parents
-        if str(parent) not in {".", "/"} and ".." not in parent.parts
+        if str(parent) != "." and not parent.is_absolute() and ".." not in parent.parts
     }
     entries = blobs + [tree(path, commit) for path in directories]
     return sorted(entries, key=lambda entry: str(entry["Path"]))

@@ -78,9 +78,10 @@ class HubHandler(BaseHTTPRequestHandler):
     sys_version = ""
     protocol_version = "HTTP/1.1"
     timeout = 120
+    _sent_bytes = 0
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The hub writes its own line a request, in `_done`."""
+        """The hub writes its own line a request, in `_log`."""
 
     def do_GET(self) -> None:
         self._route()
@@ -206,19 +207,18 @@ class HubHandler(BaseHTTPRequestHandler):
         if match:
             headers["Content-Range"] = f"bytes {first}-{last}/{size_bytes}"
         status = 206 if match else 200
-        self._head(status, headers)
+        self._head(status, headers, path)
         if self.command == "HEAD":
-            self._done(path, status, 0)
+            self._log(status)
             return
         stream.seek(first)
-        sent = 0
         try:
-            sent = self._send(model_id, path, stream, length)
+            self._send(model_id, path, stream, length)
         finally:
-            self._done(path, status, sent)
+            self._log(status)
 
-    def _send(self, model_id: str, path: str, stream: BinaryIO, length: int) -> int:
-        """The body, with `drop`, `stall`, `slow` and `corrupt`. Returns the bytes sent."""
+    def _send(self, model_id: str, path: str, stream: BinaryIO, length: int) -> None:
+        """The body, with `drop`, `stall`, `slow` and `corrupt`; counts in _sent_bytes."""
         hub = self.server.hub
         end = hub.board.take("drop", model_id, path)
         stall = None if end else hub.board.take("stall", model_id, path)
@@ -226,8 +226,8 @@ class HubHandler(BaseHTTPRequestHandler):
         corrupt = hub.board.take("corrupt", model_id, path)
         cut = _cut(end or stall, length)
         block = _BLOCK_BYTES if slow is None else max(1, int(slow.value or 1) // 10)
-        sent, started = 0, time.monotonic()
-        while sent < cut:
+        started = time.monotonic()
+        while (sent := self._sent_bytes) < cut:
             content = stream.read(min(block, cut - sent))
             if not content:
                 break
@@ -235,17 +235,15 @@ class HubHandler(BaseHTTPRequestHandler):
             if corrupt and 0 <= middle < len(content):
                 spoiled = bytes([content[middle] ^ 0xFF])
                 content = content[:middle] + spoiled + content[middle + 1 :]
-            self.wfile.write(content)
-            sent += len(content)
+            self._write(content, path)
             if slow:
-                ahead = sent / int(slow.value or 1) - (time.monotonic() - started)
+                ahead = self._sent_bytes / int(slow.value or 1) - (time.monotonic() - started)
                 if hub.stopping.wait(max(0.0, ahead)):
                     break
         if stall:
             self._hold_open()
-        if sent < length:
+        if self._sent_bytes < length:
             self.close_connection = True
-        return sent
 
     def _hold_open(self) -> None:
         """Send nothing until the client goes away or the hub ends."""
@@ -280,29 +278,33 @@ class HubHandler(BaseHTTPRequestHandler):
         self._bytes(status, body, "application/json; charset=utf-8", path)
 
     def _bytes(self, status: int, body: bytes, content_type: str, path: str) -> None:
-        self._head(status, {"Content-Type": content_type, "Content-Length": str(len(body))})
-        sent = 0
+        self._head(status, {"Content-Type": content_type, "Content-Length": str(len(body))}, path)
         if self.command != "HEAD":
-            self.wfile.write(body)
-            sent = len(body)
-        self._done(path, status, sent)
+            self._write(body, path)
+        self._log(status)
 
     def _empty(self, status: int, path: str, headers: dict[str, str]) -> None:
-        self._head(status, {**headers, "Content-Length": "0"})
-        self._done(path, status, 0)
+        self._head(status, {**headers, "Content-Length": "0"}, path)
+        self._log(status)
 
-    def _head(self, status: int, headers: dict[str, str]) -> None:
+    # Both count before they send: who has the answer finds it in the counters.
+    def _head(self, status: int, headers: dict[str, str], path: str) -> None:
+        self._sent_bytes = 0
+        self.server.hub.board.count_request(path, status)
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
 
-    def _done(self, path: str, status: int, sent_bytes: int) -> None:
-        hub = self.server.hub
-        hub.board.count(path, status, sent_bytes)
+    def _write(self, content: bytes, path: str) -> None:
+        self.server.hub.board.count_bytes(path, len(content))
+        self.wfile.write(content)
+        self._sent_bytes += len(content)
+
+    def _log(self, status: int) -> None:
         part = self.headers.get("Range", "-")
-        what = f"{self.command} {self.path} range={part} -> {status}, {sent_bytes} bytes"
-        hub.log(f"{self.client_address[0]} {what}")
+        what = f"{self.command} {self.path} range={part} -> {status}, {self._sent_bytes} bytes"
+        self.server.hub.log(f"{self.client_address[0]} {what}")
 
 
 def _cut(fault: Fault | None, length: int) -> int:

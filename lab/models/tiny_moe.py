@@ -111,8 +111,7 @@ def random_values(name: str, shape: tuple[int, ...], deviation: float) -> Any:
 
 def weight(name: str, *shape: int) -> Tensor:
     if name.endswith("norm.weight"):
-        numpy: Any = importlib.import_module("numpy")
-        return Tensor(name, shape, lambda: numpy.ones(shape, dtype="<f4"))
+        return Tensor(name, shape, lambda: importlib.import_module("numpy").ones(shape, "<f4"))
     return Tensor(name, shape, lambda: random_values(name, shape, CONFIG["initializer_range"]))
 
 
