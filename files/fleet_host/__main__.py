@@ -46,6 +46,11 @@ COMMANDS: dict[str, str] = {
     "keys push": "keys:push",
     "keys verify-key": "keys:verify_key",
     "verify": "verify:verify",
+    "host prepare": "host:prepare",
+    "host facts": "host:facts",
+    "credential write": "host:write_credential",
+    "gateway activate": "gateway:activate",
+    "gateway started": "gateway:started",
 }
 
 # Commands whose request comes as words, because systemd starts them: words -> keys of the request.
@@ -53,7 +58,12 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
     "job run": ("kind", "id"),
     "engine started": ("engine",),
     "engine undrain": ("engine",),
+    "gateway started": (),
 }
+
+# Steps of units that serve: their answer is in a file, and in the journal it would push out the
+# lines that an error shows.
+QUIET = ("engine started", "engine undrain", "gateway started")
 
 
 def program_digest() -> str:
@@ -130,9 +140,11 @@ def answer(words: list[str]) -> tuple[int, dict[str, Any]]:
 
 def main() -> NoReturn:
     """Exits by itself: the entry point that zipapp writes drops what main() returns."""
-    code, document = answer(sys.argv[1:])
-    json.dump(document, sys.stdout, indent=1)
-    sys.stdout.write("\n")
+    words = sys.argv[1:]
+    code, document = answer(words)
+    if code != 0 or " ".join(words[:2]) not in QUIET:
+        json.dump(document, sys.stdout, indent=1)
+        sys.stdout.write("\n")
     sys.exit(code)
 
 

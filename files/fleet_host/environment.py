@@ -225,7 +225,7 @@ def make_venv(wanted: Wanted, progress: Progress, cache: Path, temporary: Path) 
         argv.insert(-1, "--without-pip")
     ended = child.run(
         argv,
-        env=installer.environment(cache, temporary),
+        env=installer.environment(cache, temporary, wanted.path.parent),
         cwd=temporary,
         on_poll=lambda: None,
         stall_seconds=installer.STALL_SECONDS,
@@ -246,11 +246,11 @@ def install(wanted: Wanted, progress: Progress, cache: Path, temporary: Path) ->
     total = len(wanted.packages)
     progress.phase("install", total=total, unit="packages", message=wanted.installer)
 
-    def poll() -> tuple[int, int]:
+    def poll() -> tuple[int, int, int]:
         done = sum(1 for _ in wanted.path.glob("lib/python*/site-packages/*.dist-info"))
         progress.advance(min(done, total))
         # Downloads and unpacking print nothing for minutes; the disk shows that they go on.
-        return done, free_bytes(cache)
+        return done, free_bytes(cache), free_bytes(wanted.path.parent)
 
     def take(line: str) -> None:
         shown = wanted.masked(line)
@@ -267,7 +267,7 @@ def install(wanted: Wanted, progress: Progress, cache: Path, temporary: Path) ->
     python = wanted.path / "bin" / "python"
     ended = child.run(
         installer.command(wanted.installer, wanted.uv, python, files, wanted.sources.arguments),
-        env=installer.environment(cache, temporary),
+        env=installer.environment(cache, temporary, wanted.path.parent),
         cwd=temporary,
         on_poll=poll,
         stall_seconds=installer.STALL_SECONDS,

@@ -122,9 +122,14 @@ def index_lines(sources: Sources) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def environment(cache: Path, temporary: Path) -> dict[str, str]:
+def environment(cache: Path, temporary: Path, beside: Path) -> dict[str, str]:
     """The installer's environment: this unit's (proxies, CA files, an operator's PIP_ and UV_
-    settings) with home, cache and temporary files in the unit's cache directory."""
+    settings) with home, cache and temporary files in the unit's cache directory.
+
+    beside: the directory that holds the environments. uv's cache is there, because uv unpacks into
+    its cache and hard-links from it, and a link cannot leave a unit's ReadWritePaths= (EXDEV: each
+    is a mount of its own): elsewhere a vLLM of 10 GB would be copied and take twice the disk.
+    """
     dropped = ("PYTHON", "VIRTUAL_ENV", "CONDA", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     kept.pop("PIP_NO_BINARY", None)
@@ -134,7 +139,7 @@ def environment(cache: Path, temporary: Path) -> dict[str, str]:
         "TMPDIR": str(temporary),
         "XDG_CACHE_HOME": str(cache),
         "PIP_CACHE_DIR": str(cache / "pip"),
-        "UV_CACHE_DIR": str(cache / "uv"),
+        "UV_CACHE_DIR": str(beside / ".uv-cache"),
         "UV_PYTHON_DOWNLOADS": "never",
         "UV_NO_PROGRESS": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",

@@ -45,11 +45,9 @@ def describe(
         waiting.update({"rate": None, "eta_seconds": None})
         return {"state": "running", "progress": progress or waiting, "log_tail": log_tail}
     if result is not None:
-        answer: dict[str, Any] = {
-            key: result[key] for key in ("result", "error", "seconds") if key in result
-        }
-        answer.update({"state": result["state"], "progress": progress})
+        answer: dict[str, Any] = {"state": result["state"], "progress": progress}
         answer["log_tail"] = log_tail or result.get("log_tail", [])
+        answer.update({key: result[key] for key in ("result", "error", "seconds") if key in result})
         return answer
     if seen["invocation_id"]:
         log_tail = systemctl.journal_tail(seen["invocation_id"]) or log_tail

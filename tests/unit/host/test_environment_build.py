@@ -117,6 +117,7 @@ def test_only_what_the_lock_names_can_get_in_and_no_index_shows_in_argv(root: Pa
     given = (root / "uv/env").read_text()
     assert f"TMPDIR={root}/cache/tmp-runtimes-vllm-1" in given
     assert f"HOME={root}/cache/home" in given
+    assert f"UV_CACHE_DIR={root}/llm/runtimes/.uv-cache" in given
     assert "PYTHONPATH" not in given
 
 
