@@ -144,19 +144,24 @@ def cpu_seconds(shown: dict[str, str]) -> float | None:
     return int(value) / 1e9 if known else None
 
 
-def journal(unit: str, since_epoch_seconds: float, lines: int = 30) -> list[str]:
-    """The last lines of the unit and what systemd said about it, since a moment of wall time."""
-    return _journalctl("--output=cat", f"--lines={lines}", unit, since_epoch_seconds)
+def journal(unit: str, invocation: str, since_epoch_seconds: float, lines: int = 30) -> list[str]:
+    """The last lines of one run of the unit and what systemd said of it; without an invocation,
+    those since a moment of wall time, in which the end of the run before may be."""
+    wanted = [f"--unit={unit}", f"--since=@{int(since_epoch_seconds)}"]
+    if invocation:
+        # The unit's own lines and, by the second field, systemd's (systemd.journal-fields(7)).
+        wanted = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
+    return _journalctl(["--output=cat", f"--lines={lines}", *wanted])
 
 
 def journal_position(unit: str, since_epoch_seconds: float) -> str:
     """A text that changes with every new line of the unit's journal."""
-    return "\n".join(_journalctl("--show-cursor", "--lines=1", unit, since_epoch_seconds))
+    since = f"--since=@{int(since_epoch_seconds)}"
+    return "\n".join(_journalctl(["--show-cursor", "--lines=1", f"--unit={unit}", since]))
 
 
-def _journalctl(output: str, lines: str, unit: str, since_epoch_seconds: float) -> list[str]:
-    command = ["journalctl", "--no-pager", "--quiet", output, lines, f"--unit={unit}"]
-    command.append(f"--since=@{int(since_epoch_seconds)}")
+def _journalctl(arguments: list[str]) -> list[str]:
+    command = ["journalctl", "--no-pager", "--quiet", *arguments]
     try:
         done = subprocess.run(
             command,

@@ -80,7 +80,8 @@ def restart(unit: str) -> float:
     except HostError as error:
         shown = engine.unit_state(unit)
         cause = death(unit, shown, shown["InvocationID"]) or f"{error.what}: {error.why}"
-        raise UnhealthyError(cause, engine.journal(unit, since, LOG_LINES)) from error
+        lines = engine.journal(unit, shown["InvocationID"], since, LOG_LINES)
+        raise UnhealthyError(cause, lines) from error
     return since
 
 
@@ -135,7 +136,8 @@ def wait_until_serving(
                 f"stall_timeout_seconds = {patience.stall_timeout_seconds:g}; last: {last_answer}."
             )
         if cause is not None:
-            raise UnhealthyError(cause, engine.journal(unit, since_epoch_seconds, LOG_LINES))
+            lines = engine.journal(unit, shown["InvocationID"], since_epoch_seconds, LOG_LINES)
+            raise UnhealthyError(cause, lines)
         if engine.socket_path(name).exists():
             left = patience.start_timeout_seconds - elapsed
             try:
@@ -145,7 +147,7 @@ def wait_until_serving(
                     max(1.0, min(COMPLETION_TIMEOUT_SECONDS, left)),
                 )
             except probe.RejectedError as error:
-                lines = engine.journal(unit, since_epoch_seconds, LOG_LINES)
+                lines = engine.journal(unit, invocation, since_epoch_seconds, LOG_LINES)
                 raise UnhealthyError(f"{error}.", lines) from error
             except probe.NotReadyError as error:
                 last_answer = str(error)

@@ -151,12 +151,22 @@ def start_commands(request: dict[str, Any]) -> dict[str, Any]:
         "dpkg": start(*dpkg) if packages else None,
         "show": start(*show) if units else None,
         "systemd": start("systemctl", "--version"),
-        "nginx": start("nginx", "-v"),
+        "nginx": start("nginx", "-V"),
         "gpus": start("/usr/bin/nvidia-smi", "-L") if has_smi else None,
     }
 
 
 # --- sections
+
+
+def command_output(process: Process) -> str:
+    return finish(process)[0] if process else ""
+
+
+def last_group(pattern: str, text: str) -> str | None:
+    """The last group of a match that took part in it; None without a match."""
+    match = re.search(pattern, text)
+    return match.group(match.lastindex or 0) if match else None
 
 
 def os_section(commands: dict[str, Any]) -> Json:
@@ -166,10 +176,10 @@ def os_section(commands: dict[str, Any]) -> Json:
         if found:
             release[key] = value.strip().strip("\"'")
     uname = os.uname()
-    versions = {}
-    for name, pattern in (("systemd", r"systemd (\d+)"), ("nginx", r"nginx/([\d.]+)")):
-        match = re.search(pattern, finish(commands[name])[0]) if commands[name] else None
-        versions[name] = match.group(1) if match else None
+    systemd = command_output(commands["systemd"])
+    nginx = command_output(commands["nginx"])
+    # "built with OpenSSL A ... (running with OpenSSL B ...)", the latter only where they differ.
+    openssl = r"built with OpenSSL ([\d.]+)(?:.*running with OpenSSL ([\d.]+))?"
     pythons = [
         path
         for path in sorted(glob.glob("/usr/bin/python3.*"))
@@ -186,9 +196,11 @@ def os_section(commands: dict[str, Any]) -> Json:
         "boot_id": text_or_none("/proc/sys/kernel/random/boot_id"),
         "python": "{}.{}.{}".format(*sys.version_info[:3]),
         "pythons": pythons,
-        "systemd": versions["systemd"],
+        "systemd": last_group(r"systemd (\d+)", systemd),
         "systemd_running": os.path.isdir("/run/systemd/system"),
-        "nginx": versions["nginx"],
+        "nginx": last_group(r"nginx/([\d.]+)", nginx),
+        "nginx_openssl": last_group(openssl, nginx),
+        "ipv6": os.path.exists("/proc/net/if_inet6"),
         "is_root": os.geteuid() == 0,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -433,15 +445,22 @@ def engine_state(root: str, name: str) -> Json:
 def gateway_section(request: dict[str, Any]) -> Json:
     root = request["llm_root"]
     keys = json_or_none(root + "/gateway/keys.json")
-    written = json_or_none(root + "/state/nginx.json") or {}
+    nginx = json_or_none(root + "/state/nginx.json")
+    nginx = nginx if isinstance(nginx, dict) else {}
     return {
         "current": link_or_none(root + "/gateway/current"),
+        "started": json_or_none("/run/llm-gateway/started.json"),
         "keys_serial": keys.get("serial") if isinstance(keys, dict) else None,
+        "verify_key": os.path.exists(root + "/gateway/verify-key.json"),
         "certificate": guarded(lambda: certificate_state(request["certificate"])),
+        "authority": guarded(lambda: certificate_state("/etc/llm/tls/ca.crt")),
         "nginx_files": {
             path: {"written": digest, "sha256": sha256_or_none(path)}
-            for path, digest in written.items()
+            for path, digest in nginx.get("files", {}).items()
         },
+        # Of the files that Nginx was last seen to load; "" while a change is under way or was cut
+        # off, None where none was ever applied.
+        "nginx_loaded": (nginx.get("loaded") or "") if nginx else None,
         "socket": os.path.exists("/run/llm-gateway/auth.sock"),
     }
 
