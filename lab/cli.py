@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from lab import hosts
 from lab.commands import SYSTEM_PATH
+from lab.demo import run_demo
 from lab.errors import LabError
+from lab.hub import daemon
+from lab.hub.places import hub_directory
 from lab.plan import DEFAULT_SUITE, ROLE_GROUPS, SUITES
 from lab.report import say
 
@@ -46,6 +49,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="apt-get install what the lab needs (or FLEET_LAB_INSTALL=1)",
     )
 
+    demo = commands.add_parser(
+        "demo", help="hosts, hub, deploy and a streamed answer over HTTPS; again: only what lacks"
+    )
+    demo.add_argument("count", nargs="?", type=int, default=1, metavar="N", help="gpu1..gpuN (1)")
     down = commands.add_parser("down", help="remove all hosts and what they needed")
     down.add_argument("--purge", action="store_true", help="the cached base, logs and keys too")
     status = commands.add_parser("status", help="which hosts there are, and how they are")
@@ -114,7 +121,10 @@ def dispatch(arguments: argparse.Namespace) -> None:
             install=arguments.install,
         )
         hosts.say_ready(started)
+    elif command == "demo":
+        run_demo(arguments.count)
     elif command == "down":
+        daemon.stop(hub_directory())
         hosts.down(purge=arguments.purge)
         say("the lab is down")
     elif command == "status":

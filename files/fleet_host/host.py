@@ -8,10 +8,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from . import SCHEMA_VERSION, durable, events, fields, layout, systemctl
+from . import SCHEMA_VERSION, durable, events, fields, layout, snapshot, systemctl
 from .errors import HostError, SpecError
 
 TOOL_TIMEOUT_SECONDS = 60.0
+
+
+def facts(_request: dict[str, Any]) -> dict[str, Any]:
+    """`host facts` {} -> the snapshot's section `os`, as it is now."""
+    found: dict[str, Any] = snapshot.collect({})["os"]
+    return found
 
 
 def prepare(request: dict[str, Any]) -> dict[str, Any]:
@@ -27,8 +33,6 @@ def prepare(request: dict[str, Any]) -> dict[str, Any]:
     first = [item for item in files if item["path"] in (sysusers, tmpfiles)]
     changed = [path for item in first if (path := _write(item))]
     _tool(["systemd-sysusers", sysusers])
-    # Status 65 and 73: a line could not be used, for example an optional group (sysusers.d users
-    # of "video"); what we need is checked below by name, so that the message says which.
     _tool(["systemd-tmpfiles", "--create", tmpfiles])
     state = layout.llm_root() / "state"
     schema = state / "schema_version"

@@ -18,8 +18,8 @@ from pyinfra_deploy.planning.wanted import (
     BUILD_USER,
     ENGINE_USER,
     GATEWAY_USER,
-    NGINX_USER,
     SOCKET_GROUP,
+    TOKEN_CREDENTIAL,
     ManagedFile,
 )
 from pyinfra_deploy.settings import Fleet, Settings, load_fleet
@@ -54,8 +54,6 @@ def _units(settings: Settings) -> dict[str, ManagedFile]:
     device = settings.runtime.device if settings.runtime else "cpu"
     return _rendered_units(
         settings.llm_root, device, settings.gpu_host.open_files, settings.engine.drain_seconds,
-        settings.engine.start_timeout_seconds,
-        settings.model is not None and settings.model.token is not None,
     )  # fmt: skip
 
 
@@ -65,8 +63,6 @@ def _rendered_units(
     device: str,
     open_files: int,
     drain_seconds: int,
-    start_timeout_seconds: int,
-    hub_token: bool,
 ) -> dict[str, ManagedFile]:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(UNIT_TEMPLATES),
@@ -84,12 +80,10 @@ def _rendered_units(
             device=device,
             open_files=open_files,
             drain_seconds=drain_seconds,
-            start_timeout_seconds=start_timeout_seconds,
-            hub_token=hub_token,
+            users={"build": BUILD_USER},
+            hub_token_file=f"/etc/llm/credentials/{TOKEN_CREDENTIAL}",
             engine_user=ENGINE_USER,
-            build_user=BUILD_USER,
             gateway_user=GATEWAY_USER,
-            nginx_user=NGINX_USER,
             socket_group=SOCKET_GROUP,
         )
         units[name] = ManagedFile(f"/etc/systemd/system/{name}", text)

@@ -20,11 +20,11 @@ SNAPSHOT_SOURCE = Path(__file__).resolve().parents[2] / "files" / "fleet_host" /
 
 # `exec` of a compressed source keeps the whole snapshot in one command line (the kernel takes
 # 128 KiB in one argument, execve(2)), so nothing has to be on the host before it can be read.
+# binascii and zlib are in Debian's python3-minimal.
 _BOOTSTRAP = (
-    "import base64,io,sys,zlib;"
-    "sys.stdin=io.StringIO(base64.b64decode(sys.argv[1]).decode());"
-    "exec(compile(zlib.decompress(base64.b64decode(sys.argv[2])),'snapshot.py','exec'),"
-    "{'__name__':'__main__'})"
+    "import binascii as b,sys,zlib;"
+    "r,t=map(b.a2b_base64,sys.argv[1:]);sys.argv[1:]=[r.decode()];"
+    "exec(compile(zlib.decompress(t),'snapshot.py','exec'),{'__name__':'__main__'})"
 )
 # A host without Python is still read far enough to say what it is; the deploy installs Python.
 _WITHOUT_PYTHON = "echo NO-PYTHON; id -u; cat /etc/os-release"
@@ -48,7 +48,7 @@ class HostSnapshot(FactBase[dict[str, Any]]):
     def command(self, request: str) -> StringCommand:
         encoded = base64.b64encode(request.encode()).decode()
         python = StringCommand(
-            "python3 -c", QuoteString(_BOOTSTRAP), encoded, _packed_source(), _separator=" "
+            "python3 -I -S -c", QuoteString(_BOOTSTRAP), encoded, _packed_source(), _separator=" "
         )
         return StringCommand(
             "if command -v python3 >/dev/null 2>&1; then",
@@ -89,7 +89,8 @@ def _without_python(lines: list[str]) -> dict[str, Any]:
             "version_id": release.get("VERSION_ID", "").strip('"'),
             "codename": release.get("VERSION_CODENAME", "").strip('"'),
             "is_root": bool(lines) and lines[0].strip() == "0",
-            "python": {"version": None, "interpreters": []},
+            "python": None,
+            "pythons": [],
         },
     }
 

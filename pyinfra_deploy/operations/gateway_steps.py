@@ -92,7 +92,7 @@ def apply_nginx(plan: HostPlan) -> Commands:
 
     def apply(state: State, host: Host) -> bool:
         # Asked now: the package may have come with this very run.
-        system = answer_of(state, host, "nginx", "nginx facts", {}, settings.llm_root)
+        system = answer_of(state, host, "nginx", "host facts", {}, settings.llm_root)
         if system is None:
             return False
         rendered = nginx_files(settings, system)
@@ -104,6 +104,7 @@ def apply_nginx(plan: HostPlan) -> Commands:
                 "server_name": gateway.server_name,
                 "path": "/health",
             },
+            "reload": bool(plan.certificate),
         }
         return answer_of(state, host, "nginx", "nginx apply", spec, settings.llm_root) is not None
 

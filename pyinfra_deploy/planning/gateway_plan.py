@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import nginx, wanted
 from pyinfra_deploy.planning.certificate import certificate_reason
-from pyinfra_deploy.planning.release import (
-    digest_of_text,
-)
+from pyinfra_deploy.planning.release import digest_of, digest_of_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,6 +79,8 @@ def _nginx_reason(settings: Settings, snapshot: Mapping[str, Any], unit: Mapping
         return f"nginx.service is {unit.get('active') or 'absent'}"
     if unit.get("enabled") != "enabled":
         return "Nginx would not come back after a reboot"
+    if (snapshot.get("gateway") or {}).get("nginx_loaded") != digest_of(dict(rendered.files)):
+        return "Nginx has not loaded it yet"
     return ""
 
 

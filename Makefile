@@ -1,0 +1,47 @@
+# Two commands: `make lab` and `make test`. Both install what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+HOSTS ?= 1
+
+.PHONY: lab test check unit hosts bench soak docs clean
+
+# A fresh machine to hosts, to a deployed service, to a streamed answer. Root; Debian or Ubuntu.
+lab: $(VENV)/.ready
+	@$(BIN)/lab demo $(HOSTS)
+
+# Everything: style, types, unit tests, then the hosts' tests on the lab.
+test: check unit hosts
+
+check: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# No root, no lab: seconds.
+unit: $(VENV)/.ready
+	$(BIN)/python -m pytest -q tests/unit
+
+# Root: real systemd hosts, a real vLLM, a real Nginx.
+hosts: $(VENV)/.ready
+	$(BIN)/python -m pytest -v tests/hosts
+
+bench: $(VENV)/.ready
+	$(BIN)/python -m tests.bench
+
+soak: $(VENV)/.ready
+	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/hosts tests/soak
+
+docs: $(VENV)/.ready
+	$(BIN)/fleet settings docs
+
+$(VENV)/.ready: requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; say which with make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || apt-get install -y python3-venv
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
