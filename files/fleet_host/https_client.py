@@ -145,4 +145,4 @@ class Client:
             return UnansweredError(
                 what, "Nobody spoke for too long: journalctl -u 'llm-engine@*' and its load."
             )
-        return UnansweredError(what, "See /var/log/nginx/error.log and systemctl status nginx.")
+        return UnansweredError(what, "See /var/log/nginx/llm-error.log and systemctl status nginx.")

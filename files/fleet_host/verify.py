@@ -159,7 +159,7 @@ def _where_to_look(status: int, otherwise: str) -> str:
         403: "The key was refused: journalctl -u llm-gateway.",
         429: "A limit was hit: gateway.rate_limit in the settings, and who else uses this address.",
         503: "The engine or the auth service is away, or the engine is being drained: "
-        "ls /run/llm/drain, systemctl status 'llm-*', /var/log/nginx/error.log.",
+        "ls /run/llm/drain, systemctl status 'llm-*', /var/log/nginx/llm-error.log.",
         504: "The engine does not answer: journalctl -u 'llm-engine@*'.",
     }
     return known.get(status, otherwise)
@@ -168,7 +168,7 @@ def _where_to_look(status: int, otherwise: str) -> str:
 def check_models(service: _Service) -> dict[str, Any]:
     """The list of models has the one that clients are told to ask for."""
     reply = service.ask("GET", "/v1/models")
-    _expect(reply, (200,), "See /var/log/nginx/error.log and journalctl -u 'llm-engine@*'.")
+    _expect(reply, (200,), "See /var/log/nginx/llm-error.log and journalctl -u 'llm-engine@*'.")
     names = [str(item.get("id")) for item in reply.json().get("data", [])]
     if service.model not in names:
         raise _Failed(
@@ -270,7 +270,7 @@ def check_refused_key(service: _Service, key: str | None) -> dict[str, Any]:
                 "THE SERVICE IS OPEN. Take it off the network, then look at auth_request in "
                 "Nginx's configuration ('nginx -T').",
             )
-        _expect(reply, (401,), "See /var/log/nginx/error.log and journalctl -u llm-gateway.")
+        _expect(reply, (401,), "See /var/log/nginx/llm-error.log and journalctl -u llm-gateway.")
     return {"status": 401}
 
 
