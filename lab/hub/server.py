@@ -318,7 +318,7 @@ def _cut(fault: Fault | None, length: int) -> int:
 def running(hub: Hub, address: tuple[str, int] = ("127.0.0.1", 0)) -> Iterator[str]:
     """Serve in a thread of this process; yields the base URL. For tests."""
     server = HubServer(address, hub)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         host, port = server.socket.getsockname()[:2]

@@ -34,7 +34,7 @@ class Model:
 
 CATALOGUE = (
     Model("lab/tiny-qwen3-moe", "lab.models.tiny_moe", "random Qwen3-MoE, 1 MB: answers nonsense"),
-    Model("lab/SmolLM2-135M-Instruct", "lab.models.smollm2", "real answers, 270 MB"),
+    Model("HuggingFaceTB/SmolLM2-135M-Instruct", "lab.models.smollm2", "real answers, 270 MB"),
 )
 
 
