@@ -125,8 +125,9 @@ def _log(lines: int = 15) -> list[str]:
 
 
 def _bind_error() -> str | None:
-    taken = [line for line in _log() if "bind()" in line]
-    return f"{taken[-1].strip()}." if taken else None
+    taken = [line for line in _log() if "bind() to" in line]
+    # Without the date and the process numbers in front of it.
+    return f"{taken[-1][taken[-1].index('bind() to') :].strip()}." if taken else None
 
 
 def wait_for(probe: Probe) -> None:
