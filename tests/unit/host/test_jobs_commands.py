@@ -281,8 +281,9 @@ def finish(systemd: FakeSystemd, work: str) -> tuple[int, dict[str, Any], dict[s
 
 
 def test_a_run_leaves_its_result(systemd: FakeSystemd) -> None:
-    code, _, found = finish(systemd, "work_well")
-    assert (code, found["state"], found["result"]) == (0, "done", {"got": {"a": 1}})
+    code, output, found = finish(systemd, "work_well")
+    assert code == 0, output
+    assert (found["state"], found["result"]) == ("done", {"got": {"a": 1}}), found
     assert found["progress"]["phase"] == "counting"
 
 
