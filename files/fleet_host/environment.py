@@ -56,6 +56,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
                     "release may run from it.",
                     "Give the new one a name of its own.",
                 )
+            check_result(wanted)
             return {"state": "present", "path": str(wanted.path), **record}
         record = build(wanted, progress)
     return {"state": "built", "path": str(wanted.path), **record}
@@ -299,7 +300,8 @@ def check_result(wanted: Wanted) -> dict[str, str]:
         raise HostError(
             f"{wanted.path} is not what was asked for",
             f"{problems[0]}; {len(problems)} such problems.",
-            "The lock and the settings disagree: correct the version there or lock again.",
+            "If the lock and the settings disagree, correct the version or lock again. If it was "
+            "complete before, somebody changed it: remove the directory, then deploy again.",
             problems,
         )
     return dict(sorted(versions.items()))

@@ -143,6 +143,15 @@ def test_a_directory_without_record_is_built_anew(root: Path) -> None:
     assert not left.exists()
 
 
+def test_a_complete_one_is_checked_for_what_this_request_expects(root: Path) -> None:
+    build(root, commands=[], expect={})
+    assert build(root)["state"] == "present"
+    (root / "llm/runtimes/vllm-1/bin/vllm").unlink()
+    with pytest.raises(HostError) as caught:
+        build(root)
+    assert caught.value.detail == ["bin/vllm is missing"]
+
+
 PHASES = ("check", "venv", "install", "finish", "sync")
 
 
