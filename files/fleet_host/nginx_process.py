@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import ssl
 import subprocess
@@ -115,19 +116,24 @@ def _accepts(pid: int) -> bool:
 
 
 def _log(lines: int = 15) -> list[str]:
+    """The end of the unit's journal and of the error log, repeated messages once."""
     shown = systemctl.show(UNIT, ["InvocationID"])["InvocationID"]
-    journal = systemctl.journal_tail(shown, lines) if shown else []
+    found = systemctl.journal_tail(shown, lines) if shown else []
     path = layout.log_root() / "nginx" / "error.log"
-    try:
-        return [*journal, *path.read_text(errors="replace").splitlines()[-lines:]]
-    except FileNotFoundError:
-        return journal
+    if path.exists():
+        found = [*found, *path.read_text(errors="replace").splitlines()[-lines:]]
+    # Nginx tries to bind five times: the same words after another date and process number.
+    return list({_message(line): line for line in found}.values())
+
+
+def _message(line: str) -> str:
+    """A line of Nginx's log without date, level and process number."""
+    return re.sub(r"^.*?\[\w+\] (\d+#\d+: )?", "", line).strip()
 
 
 def _bind_error() -> str | None:
-    taken = [line for line in _log() if "bind() to" in line]
-    # Without the date and the process numbers in front of it.
-    return f"{taken[-1][taken[-1].index('bind() to') :].strip()}." if taken else None
+    taken = [_message(line) for line in _log() if "bind() to" in line]
+    return f"{taken[-1]}." if taken else None
 
 
 def wait_for(probe: Probe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from pyinfra import host, logger
@@ -31,7 +32,17 @@ def plan_this_host() -> HostPlan | None:
     snapshot = read_snapshot(host, snapshot_request(settings, groups, artefacts))
     if not snapshot:
         return None  # the host could not be read; pyinfra has said so and dropped it
-    plan = host_plan.plan_host(host.name, groups, settings, snapshot, artefacts)
+    try:
+        plan = host_plan.plan_host(host.name, groups, settings, snapshot, artefacts)
+    except Exception:
+        # pyinfra stops the run of all hosts for an exception here; a defect that one host's state
+        # brings to light must cost that host alone.
+        host.log_styled("this host could not be planned, a defect of the deploy; report this:",
+                        fg="red", log_func=logger.error)  # fmt: skip
+        for line in traceback.format_exc().splitlines():
+            host.log(line, log_func=logger.error)
+        host.state.fail_hosts({host})
+        return None
     if plan.refused:
         host_steps.refuse(host, plan.refused)
         return None
@@ -47,9 +58,10 @@ def snapshot_request(
 ) -> dict[str, Any]:
     """What the snapshot has to look at on this host."""
     files = [file.path for file in host_plan.managed_files(groups, settings, artefacts)]
-    units = ["llm-environment@.service"]
+    units = []
     if "gpu" in groups:
-        units.append(engine_plan.ENGINE_UNIT.format(name=settings.engine.name))
+        engine = settings.engine.name
+        units += [engine_plan.ENGINE_UNIT.format(name=engine), f"llm-golive@{engine}.service"]
     if "gateway" in groups:
         units += [gateway_plan.GATEWAY_UNIT, "nginx.service"]
         files += [nginx.CONFIGURATION, nginx.STOCK_SITE]

@@ -88,7 +88,7 @@ def call(
         )
     except LOST_CONNECTION as error:
         raise ConnectionLost(f"{type(error).__name__}: {error}") from error
-    document = _last_json(output.stdout_lines)
+    document = _document(output.stdout_lines)
     if ok and document is not None:
         return document
     if document is not None and isinstance(document.get("error"), dict):
@@ -103,13 +103,14 @@ def call(
     )
 
 
-def _last_json(lines: list[str]) -> dict[str, Any] | None:
-    for line in reversed(lines):
+def _document(lines: list[str]) -> dict[str, Any] | None:
+    """The program's one JSON document; a greeting of the login shell may stand before it."""
+    for index, line in enumerate(lines):
         if line.startswith("{"):
             try:
-                document = json.loads(line)
+                document = json.loads("\n".join(lines[index:]))
             except json.JSONDecodeError:
-                return None
+                continue
             return document if isinstance(document, dict) else None
     return None
 

@@ -20,6 +20,11 @@ SUPPORTED = {
 }
 # The newest layout of a host's state that this version understands (design: older tools refuse).
 STATE_SCHEMA_VERSION = 1
+# Sections of the snapshot that decisions are made from.
+PLANNED_FROM = (
+    *("os", "packages", "users", "files", "units", "sysctl", "disk", "state"),
+    *("environments", "models", "engines", "gateway"),
+)
 GIB = 1024**3
 # An unpacked vLLM with CUDA libraries is about 9 GB, the CPU build 2.5 GB; installing needs the
 # downloaded wheels beside it.
@@ -36,6 +41,10 @@ def preflight(
 def _findings(
     host: str, groups: frozenset[str], settings: Settings, snapshot: Mapping[str, Any]
 ) -> Iterator[Finding]:
+    unreadable = tuple(_unreadable(host, snapshot))
+    if unreadable:
+        yield from unreadable
+        return
     yield from _operating_system(host, snapshot)
     yield from _state(host, snapshot)
     if "gpu" in groups:
@@ -45,19 +54,24 @@ def _findings(
         yield from _ports(host, settings, snapshot)
 
 
+def _unreadable(host: str, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the plan is made from must have been read: an unknown is not an absent."""
+    for section in PLANNED_FROM:
+        found = snapshot.get(section)
+        if isinstance(found, dict) and "error" in found:
+            yield Finding(
+                "host.unreadable",
+                "refuse",
+                host,
+                section,
+                f"the host's {section} could not be read, so nothing can be decided about it",
+                "mend what is named below on the host, then run again",
+                evidence=str(found["error"]),
+            )
+
+
 def _operating_system(host: str, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
     system = snapshot["os"]
-    if "error" in system:
-        yield Finding(
-            "host.unreadable",
-            "refuse",
-            host,
-            "operating system",
-            "/etc/os-release could not be read, so it is not known what this host is",
-            "check on the host: cat /etc/os-release",
-            evidence=str(system["error"]),
-        )
-        return
     found = (str(system.get("id")), str(system.get("version_id")))
     if found not in SUPPORTED:
         names = ", ".join(f"{name.capitalize()} {version}" for name, version in SUPPORTED)

