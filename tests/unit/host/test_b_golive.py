@@ -281,6 +281,7 @@ def test_a_killed_go_live_is_mended_by_the_next(host: FakeHost, phase: str) -> N
     killed_at(host, "r2", phase, drain_seconds=20 if phase == "draining" else 1)
     assert host.golive_record()["from"] == "r1"
     assert host.flag.exists()  # kill -9 runs no cleanup; the unit's ExecStopPost does, and:
+    (host.run / "load").write_text("0.0")
     result = go(host, "r2")
     assert (result["changed"], result["from"]) == (True, "r1")
     assert (host.linked("current"), host.linked("previous")) == ("r2", "r1")
@@ -336,7 +337,7 @@ def test_killed_at_any_call_to_systemd_the_next_run_ends_well(host: FakeHost, ve
 def test_after_an_interruption_a_loading_engine_is_waited_for_not_restarted(
     host: FakeHost,
 ) -> None:
-    stage(host, "r1", load_seconds=1.0)
+    stage(host, "r1", load_seconds=0.6)
     killed_at(host, "r1", "starting", engine_up=True)
     restarts = host.calls().count("restart llm-engine@main.service")
     assert restarts == 1
