@@ -15,7 +15,7 @@ from .installer import Sources
 from .listing import name_problem
 
 COMPLETE = ".fleet-complete.json"
-PARENTS = ("runtimes", "tools", "gateway")
+PARENTS = ("runtimes", "tools")
 KEYS = {"path", "python", "requirements", "installer", "uv", "index_url", "extra_index_urls"}
 KEYS |= {"find_links", "pip_args", "files", "expect", "commands", "bytes_needed"}
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)

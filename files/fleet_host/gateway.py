@@ -26,9 +26,14 @@ def socket_path() -> Path:
 
 
 def linked() -> str | None:
-    """The environment that `current` names; None without the link."""
+    """The environment that `current` names; None without the link. The link and the key files lie in
+    root's own directory: who builds environments must not be able to replace a key file."""
     current = home() / "current"
     return current.readlink().name if current.is_symlink() else None
+
+
+def _environment(name: str) -> Path:
+    return layout.llm_root() / "tools" / name
 
 
 def started(_request: dict[str, Any]) -> dict[str, Any]:
@@ -45,27 +50,27 @@ def started(_request: dict[str, Any]) -> dict[str, Any]:
 def activate(request: dict[str, Any]) -> dict[str, Any]:
     """`gateway activate` {environment, unit} -> {environment, previous}.
 
-    environment: the name of a complete environment below {llm_root}/gateway. The service is
+    environment: the name of a complete environment below {llm_root}/tools. The service is
     restarted on it and must answer /ready; else the former environment is put back. Nginx answers
     503 for the moment in between and cuts no running stream: it asks only before a request starts.
     """
     name, unit = fields.text(request, "environment"), fields.text(request, "unit")
     if "/" in name or name.startswith("."):
         raise SpecError(f"{name!r} is no environment's name", "it is a directory.", "Correct it.")
-    if durable.read_json(home() / name / ".fleet-complete.json") is None:
+    if durable.read_json(_environment(name) / ".fleet-complete.json") is None:
         raise HostError(
             f"the gateway's environment {name} is not there in full",
             "its completion record is missing.",
             "Run the deploy; it builds the environment first.",
         )
     previous = linked()
-    durable.replace_symlink(home() / "current", name)
+    durable.replace_symlink(home() / "current", f"../tools/{name}")
     systemctl.call(["enable", "--quiet", unit])
     try:
         _restart(unit)
     except HostError:
-        if previous not in (None, name) and (home() / str(previous)).is_dir():
-            durable.replace_symlink(home() / "current", str(previous))
+        if previous not in (None, name) and _environment(str(previous)).is_dir():
+            durable.replace_symlink(home() / "current", f"../tools/{previous}")
             _restart(unit)
             events.record("gateway reverted", environment=previous, failed=name)
         raise

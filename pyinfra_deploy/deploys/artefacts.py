@@ -12,6 +12,7 @@ import jinja2
 from cryptography import x509
 
 from pyinfra_deploy.keys import ca, keyfile
+from pyinfra_deploy.keys.errors import KeysError
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.planning.artefacts import Artefacts
 from pyinfra_deploy.planning.wanted import (
@@ -114,6 +115,16 @@ def _fleet(name: str, root: str) -> Fleet:
 def fleet_of(data: Mapping[str, Any]) -> Fleet:
     """The whole fleet that a host's data belongs to, read again only by steps that change keys."""
     return _fleet(data["name"], data["root"])
+
+
+@cache
+def signing_problem(name: str, root: str) -> KeysError | None:
+    """Why no certificate could be signed with the inventory's CA; None when one could."""
+    try:
+        ca.check_signing(_fleet(name, root))
+    except KeysError as error:
+        return error
+    return None
 
 
 def keys_document(data: Mapping[str, Any]) -> dict[str, Any]:

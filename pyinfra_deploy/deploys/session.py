@@ -9,12 +9,16 @@ from pyinfra import host, logger
 from pyinfra.api import deploy
 from pyinfra.operations import apt
 
-from pyinfra_deploy.deploys.artefacts import artefacts_for
+from pyinfra_deploy.deploys.artefacts import artefacts_for, signing_problem
 from pyinfra_deploy.facts.snapshot import read_snapshot
 from pyinfra_deploy.operations import host_steps, packing
 from pyinfra_deploy.planning import engine_plan, gateway_plan, host_plan, nginx, wanted
+from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.settings import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from pyinfra_deploy.planning.artefacts import Artefacts
     from pyinfra_deploy.planning.host_plan import HostPlan
     from pyinfra_deploy.settings.schema import Settings
@@ -43,14 +47,44 @@ def plan_this_host() -> HostPlan | None:
             host.log(line, log_func=logger.error)
         host.state.fail_hosts({host})
         return None
-    if plan.refused:
-        host_steps.refuse(host, plan.refused)
+    refusals = plan.refused or tuple(unusable_secrets(plan, host.data.fleet))
+    if refusals:
+        host_steps.refuse(host, refusals)
         return None
     for finding in plan.findings:
         host.log_styled(str(finding), fg="yellow", log_func=logger.warning)
     for reason in plan.reasons():
         host.log(f"will {reason}")
     return plan
+
+
+def unusable_secrets(plan: HostPlan, fleet: Mapping[str, Any]) -> Iterator[Finding]:
+    """Secrets that a later step of this run needs and that cannot be had: said now, not after the
+    model has been pulled."""
+    if plan.certificate:
+        problem = signing_problem(fleet["name"], fleet["root"])
+        if problem is not None:
+            yield Finding(
+                "gateway.ca-key",
+                "refuse",
+                plan.host,
+                "the inventory's CA",
+                f"{problem.what}: {problem.why}",
+                problem.fix,
+            )
+    token = plan.settings.model.token if plan.settings.model else None
+    if plan.pull is not None and token is not None:
+        try:
+            token.reveal()
+        except SettingsError as error:
+            yield Finding(
+                "model.token",
+                "refuse",
+                plan.host,
+                "model.token",
+                f"the hub's token cannot be had: {error}",
+                "set it, or remove model.token where the hub needs none",
+            )
 
 
 def snapshot_request(

@@ -113,13 +113,20 @@ def ensure_ca(fleet: Fleet) -> CertificateAuthority:
                     created=True,
                 )
     if not key_path.exists():
-        raise KeysError(
-            f"{certificate_path} is there, its key {key_path.name} is not",
-            "without the key nothing can be signed, and a new CA is one that no client trusts.",
-            f"Restore {key_path} from git or a backup. If it is lost: remove {certificate_path}, "
-            "run `fleet ca init`, deploy, and give every client the new ca.crt.",
-        )
+        raise _key_is_gone(certificate_path, key_path)
     return found
+
+
+def check_signing(fleet: Fleet) -> None:
+    """Raises KeysError for what would keep a certificate from being signed later in the run: no
+    password for a new CA's key, or a key that is gone or cannot be decrypted. Changes nothing."""
+    certificate_path, key_path = ca_paths(fleet)
+    if key_path.exists():
+        _read_key(key_path, fleet.root, plaintext_allowed=_plaintext_allowed(fleet))
+    elif load_ca(fleet) is not None:
+        raise _key_is_gone(certificate_path, key_path)
+    elif not (vaulted.password_is_configured(fleet.root) or _plaintext_allowed(fleet)):
+        raise _no_password(fleet, key_path)
 
 
 def sign_leaf(
@@ -198,14 +205,27 @@ def _key_for_new_ca(fleet: Fleet, path: Path) -> ec.EllipticCurvePrivateKey:
     elif _plaintext_allowed(fleet):
         write_file(path, pem, mode=0o600)
     else:
-        raise KeysError(
-            f"cannot make a CA for the inventory {fleet.name}",
-            f"its key ({path}) is kept under Ansible Vault, and no vault password is set.",
-            "export ANSIBLE_VAULT_PASSWORD_FILE=/path/to/password-file (or an executable that "
-            "prints the password), or set vault_password_file in ansible.cfg. For a lab alone: "
-            "gateway.plaintext_ca_key: true.",
-        )
+        raise _no_password(fleet, path)
     return key
+
+
+def _no_password(fleet: Fleet, path: Path) -> KeysError:
+    return KeysError(
+        f"cannot make a CA for the inventory {fleet.name}",
+        f"its key ({path}) is kept under Ansible Vault, and no vault password is set.",
+        "export ANSIBLE_VAULT_PASSWORD_FILE=/path/to/password-file (or an executable that "
+        "prints the password), or set vault_password_file in ansible.cfg. For a lab alone: "
+        "gateway.plaintext_ca_key: true.",
+    )
+
+
+def _key_is_gone(certificate_path: Path, key_path: Path) -> KeysError:
+    return KeysError(
+        f"{certificate_path} is there, its key {key_path.name} is not",
+        "without the key nothing can be signed, and a new CA is one that no client trusts.",
+        f"Restore {key_path} from git or a backup. If it is lost: remove {certificate_path}, "
+        "run `fleet ca init`, deploy, and give every client the new ca.crt.",
+    )
 
 
 def _load_key(ca: CertificateAuthority) -> ec.EllipticCurvePrivateKey:

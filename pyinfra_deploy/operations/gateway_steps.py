@@ -102,7 +102,9 @@ def apply_nginx(plan: HostPlan) -> Commands:
             "probe": {
                 "port": gateway.https_port,
                 "server_name": gateway.server_name,
-                "path": "/health",
+                # Not /health, which is the engine's: a vhost must be changeable while it is down.
+                "path": "/not-listed",
+                "status": 404,
             },
             "reload": bool(plan.certificate),
         }

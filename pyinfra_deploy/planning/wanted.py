@@ -111,7 +111,7 @@ def directories(root: str) -> dict[str, tuple[str, str, str]]:
         f"{root}/bin": ours,
         f"{root}/runtimes": build,
         f"{root}/tools": build,
-        f"{root}/gateway": build,
+        f"{root}/gateway": ours,
         f"{root}/models": build,
         f"{root}/models/.incoming": build,
         f"{root}/engines": ours,
@@ -151,7 +151,7 @@ def gateway_environment(
 ) -> Environment:
     """The gateway service: its libraries and its code, one immutable directory."""
     return _environment(
-        settings, "the gateway service", "gateway", "gateway", lock, python, "uv", uv,
+        settings, "the gateway service", "tools", "gateway", lock, python, "uv", uv,
         files=sources, commands=["uvicorn"],
     )  # fmt: skip
 
