@@ -26,8 +26,11 @@ def socket_path() -> Path:
 
 
 def linked() -> str | None:
-    """The environment that `current` names; None without the link. The link and the key files lie in
-    root's own directory: who builds environments must not be able to replace a key file."""
+    """The environment that `current` names; None without the link.
+
+    The link and the key files lie in a directory of root's own: whoever builds environments must
+    not be able to replace a key file.
+    """
     current = home() / "current"
     return current.readlink().name if current.is_symlink() else None
 

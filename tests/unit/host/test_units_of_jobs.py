@@ -59,8 +59,4 @@ def test_each_unit_may_write_only_what_it_makes() -> None:
         return line.removeprefix("ReadWritePaths=").split()
 
     assert writable("pull") == ["-/srv/llm/models"]
-    assert writable("environment") == [
-        "-/srv/llm/runtimes",
-        "-/srv/llm/tools",
-        "-/srv/llm/gateway",
-    ]
+    assert writable("environment") == ["-/srv/llm/runtimes", "-/srv/llm/tools"]
