@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 from pyinfra_deploy.settings.engine_arguments import OWNED, OWNED_ENVIRONMENT
 from pyinfra_deploy.settings.schema import Section, Settings
-from pyinfra_deploy.settings.schema_words import allowed_words, as_yaml, example_of, section_of
+from pyinfra_deploy.settings.schema_words import (
+    allowed_words,
+    as_yaml,
+    example_of,
+    item_section_of,
+    section_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +46,9 @@ def settings_page() -> str:
         section = section_of(info)
         if section is not None:
             parts += _section(name, section, _note(info))
+        item = item_section_of(info)
+        if item is not None:
+            parts += _section(f"{name}[]", item, "")
     parts.append(_owned())
     return "\n".join(parts)
 
@@ -50,7 +59,7 @@ def _note(info: FieldInfo) -> str:
 
 
 def _section(name: str, section: type[Section], note: str) -> Iterator[str]:
-    text = " ".join(filter(None, [(section.__doc__ or "").strip(), note]))
+    text = " ".join(filter(None, [*(section.__doc__ or "").split(), note]))
     fields = {k: f for k, f in section.model_fields.items() if section_of(f) is None}
     yield f"## {name}\n\n{text}\n\n" + _table(f"{name}.", fields)
     for key, info in section.model_fields.items():

@@ -174,6 +174,19 @@ PipArgument = Annotated[
     str, Words("one argument of the installer, such as --no-cache", r"\S(?:[^\n\r\0]*\S)?")
 ]
 
+FindingId = Annotated[
+    str,
+    Words(
+        "the id of a finding, such as gpu.pcie-width", r"[a-z][a-z0-9-]*(?:\.[a-z0-9][a-z0-9-]*)+"
+    ),
+]
+HostPattern = Annotated[
+    str, Words("a host of the inventory, * and ? for parts of it", r"[A-Za-z0-9._*?-]+")
+]
+OneLine = Annotated[
+    str, Words("one line of text that is not empty", r"[^\s\0](?:[^\n\r\0]*[^\s\0])?")
+]
+
 Seconds = Annotated[int, Field(ge=1, le=604_800)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
 PerMinute = Annotated[int, Field(ge=1, le=1_000_000)]

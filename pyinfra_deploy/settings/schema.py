@@ -7,6 +7,7 @@ messages call allowed. Keys are documented in the operator's words; units are in
 
 from __future__ import annotations
 
+import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -17,9 +18,12 @@ from pyinfra_deploy.settings.kinds import (
     Burst,
     DataPath,
     EnvironmentValue,
+    FindingId,
     HostName,
+    HostPattern,
     ModelId,
     ModelName,
+    OneLine,
     Origin,
     PerMinute,
     PipArgument,
@@ -55,8 +59,29 @@ def _required(description: str, example: Any, **limits: Any) -> Any:
 _Lenient = Field(strict=False)
 
 
+class AcceptedFinding(Section):
+    """Findings that are accepted with open eyes: a refusal becomes a warning, which stays visible
+    with its reason until its last day; after that it refuses again."""
+
+    id: FindingId = _required(
+        "Id of the finding, as the plan prints it in brackets; `fleet findings show ID` explains "
+        "it.",
+        "gpu.pcie-width",
+    )
+    hosts: Annotated[tuple[HostPattern, ...], _Lenient] = _setting(
+        (), "Hosts it is accepted for, * and ? allowed. Empty: all that have this.", ["gpu01"]
+    )
+    reason: OneLine = _required(
+        "Why it is accepted, for whoever reads the plan next.", "slot 3 is repaired in January"
+    )
+    until: datetime.date = _required(
+        "Last day on which it is accepted.", datetime.date(2027, 1, 31)
+    )
+    by: OneLine = _required("Who accepted it.", "Ada Lovelace")
+
+
 class GpuHost(Section):
-    """Kernel and process limits of an engine host."""
+    """Kernel and process limits of an engine host, and the hardware it is to have."""
 
     max_map_count: int = _setting(
         1_048_576,
@@ -72,6 +97,27 @@ class GpuHost(Section):
         1_048_576,
         ge=1_024,
         le=1_073_741_816,
+    )
+    expected_gpus: int | None = _setting(
+        None,
+        "GPUs each host has to show; fewer are refused. null: as many as the engine's "
+        "tensor, pipeline and data parallel sizes multiply to.",
+        8,
+        ge=1,
+        le=64,
+    )
+    expected_gpu_model: OneLine | None = _setting(
+        None,
+        "Product name that every GPU has to have, as nvidia-smi -L prints it. null: any, as long "
+        "as all are the same.",
+        "NVIDIA L20",
+    )
+    expected_pcie_width: Literal[1, 2, 4, 8, 16] | None = _setting(
+        None,
+        "PCIe lanes each GPU has to have under load; fewer are refused. What the card reports as "
+        "its maximum does not show a bad slot. null: what is known of the model, and x4 or less "
+        "is refused.",
+        16,
     )
 
 
@@ -139,6 +185,19 @@ class Model(Section):
         "Token of the hub, for private models. A secret: encrypted with ansible-vault "
         "encrypt_string, or from the environment.",
         "{{ lookup('env', 'MODELSCOPE_API_TOKEN') }}",
+    )
+    variant: Literal["bf16", "fp16", "fp8", "int8", "awq", "gptq", "mxfp4", "nvfp4"] | None = (
+        _setting(
+            None,
+            "Precision of the weights you mean to serve, checked against the model's config.json. "
+            "null: whatever model.id holds, with a warning if that is quantised.",
+            "fp8",
+        )
+    )
+    quantization_accepted_for: OneLine | None = _setting(
+        None,
+        "Where the weights are quantised: the use that they were tried and accepted for.",
+        "support chat, compared with bf16 on 500 answers",
     )
     files_at_once: int = _setting(4, "Files pulled at the same time.", 4, ge=1, le=32)
     file_timeout_seconds: Seconds = _setting(
@@ -268,6 +327,33 @@ class Settings(Section):
         "Directory on the host for environments, models and releases. Put it on a disk with room "
         "for two models.",
         "/srv/llm",
+    )
+    gpu_driver: Literal["check", "hold", "install"] = _setting(
+        "check",
+        "What the deploy does about the NVIDIA driver. check: judges it. hold: also keeps its "
+        "packages from unattended upgrades, which would break running engines. install: also "
+        "installs it, with a reboot of the drained host.",
+        "hold",
+    )
+    gpu_cooling: Literal["report", "nvml", "bmc"] = _setting(
+        "report",
+        "What is done about fans. report: nothing, the plan tells who cools the GPUs. nvml: fans "
+        "of the GPUs themselves, by a unit that gives them back when it stops. bmc: fans of the "
+        "chassis, on boards that are known.",
+        "report",
+    )
+    accept_findings: Annotated[tuple[AcceptedFinding, ...], _Lenient] = _setting(
+        (),
+        "Findings that are accepted, each with a reason and a last day.",
+        [
+            {
+                "id": "gpu.pcie-width",
+                "hosts": ["gpu01"],
+                "reason": "slot 3 is repaired in January",
+                "until": datetime.date(2027, 1, 31),
+                "by": "Ada Lovelace",
+            }
+        ],
     )
     gpu_host: GpuHost = _setting(GpuHost(), "Limits of an engine host.", {})
     runtime: Runtime | None = _setting(None, "Required for the group gpu.", {})

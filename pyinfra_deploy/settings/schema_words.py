@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import types
@@ -22,10 +23,21 @@ if typing.TYPE_CHECKING:
 
 def section_of(info: FieldInfo) -> type[Section] | None:
     """The section a field holds, for `Section` and `Section | None`; None for other fields."""
+    if typing.get_origin(info.annotation) is tuple:
+        return None
     for part in (info.annotation, *typing.get_args(info.annotation)):
         if isinstance(part, type) and issubclass(part, Section):
             return part
     return None
+
+
+def item_section_of(info: FieldInfo) -> type[Section] | None:
+    """The section that each item of a list holds; None for other fields."""
+    bare = _bare(info.annotation)
+    if typing.get_origin(bare) is not tuple:
+        return None
+    item = typing.get_args(bare)[0]
+    return item if isinstance(item, type) and issubclass(item, Section) else None
 
 
 def allowed_words(info: FieldInfo) -> str:
@@ -57,6 +69,8 @@ def as_yaml(value: Any) -> str:
             return "null"
         case Section():
             return "{}"
+        case datetime.date():
+            return value.isoformat()
         case str():
             plain = re.fullmatch(r"[A-Za-z/][\w./:+-]*[\w/]|[A-Za-z/]", value)
             return value if plain and yaml.safe_load(value) == value else json.dumps(value)
@@ -84,6 +98,8 @@ def _words(annotation: Any, metadata: list[Any]) -> str:
         return "a mapping" if item is Any else f"a mapping, each value {_words(item, [])}"
     if bare is bool:
         return "true or false"
+    if bare is datetime.date:
+        return "a date as YYYY-MM-DD, without quotes"
     if bare is int:
         return "a whole number" + _limits(_marks(annotation, metadata))
     if bare is Secret:

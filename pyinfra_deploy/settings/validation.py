@@ -12,7 +12,13 @@ from pydantic import ValidationError
 from pyinfra_deploy.settings.kinds import WRONG
 from pyinfra_deploy.settings.problems import Problem, describe
 from pyinfra_deploy.settings.schema import Section, Settings
-from pyinfra_deploy.settings.schema_words import allowed_words, example_of, item_words, section_of
+from pyinfra_deploy.settings.schema_words import (
+    allowed_words,
+    example_of,
+    item_section_of,
+    item_words,
+    section_of,
+)
 from pyinfra_deploy.settings.secret import (
     Secret,
     environment_name,
@@ -123,11 +129,7 @@ def _plain(
 
 
 def _is_secret(keys: Sequence[object]) -> bool:
-    section: type[Section] | None = Settings
-    for key in keys[:-1]:
-        info = section.model_fields.get(str(key)) if section else None
-        section = section_of(info) if info else None
-    info = section.model_fields.get(str(keys[-1])) if section else None
+    info = _exactly(keys)
     return info is not None and Secret in typing.get_args(info.annotation)
 
 
@@ -222,8 +224,16 @@ def _missing(ours: dict[str, Located], keys: Sequence[object], info: FieldInfo |
         ours,
         keys,
         f"is missing; it must be {allowed_words(info)}." if info else "is missing.",
-        f"add under {keys[-2]}:  {keys[-1]}: {example}" if len(keys) > 1 else f"add {keys[-1]}.",
+        f"add under {_named(keys[:-1])}:  {keys[-1]}: {example}"
+        if len(keys) > 1
+        else f"add {keys[-1]}.",
     )
+
+
+def _named(keys: Sequence[object]) -> object:
+    """The key that the last of `keys` stands under, for "add under ...": items have no name."""
+    last = keys[-1]
+    return f"item {last + 1} of {keys[-2]}" if isinstance(last, int) else last
 
 
 def _unknown(ours: dict[str, Located], keys: Sequence[object]) -> Problem:
@@ -246,23 +256,32 @@ def _unknown(ours: dict[str, Located], keys: Sequence[object]) -> Problem:
 
 
 def _section(keys: Sequence[object]) -> type[Section] | None:
+    """The section at `keys`, also that of an item of a list; None where there is none."""
     section: type[Section] | None = Settings
+    info: FieldInfo | None = None
     for key in keys:
-        info = section.model_fields.get(str(key)) if section else None
-        section = section_of(info) if info else None
+        section, info = _step(section, info, key)
     return section
+
+
+def _step(
+    section: type[Section] | None, info: FieldInfo | None, key: object
+) -> tuple[type[Section] | None, FieldInfo | None]:
+    if isinstance(key, int):
+        return (item_section_of(info) if info else None), None
+    info = section.model_fields.get(str(key)) if section else None
+    return (section_of(info) if info else None), info
 
 
 def _field(keys: Sequence[object]) -> FieldInfo | None:
     """The schema's field at, or (inside a list or free mapping) nearest above, `keys`."""
     section: type[Section] | None = Settings
     info: FieldInfo | None = None
+    nearest: FieldInfo | None = None
     for key in keys:
-        if section is None:
-            break
-        info = section.model_fields.get(str(key))
-        section = section_of(info) if info else None
-    return info
+        section, info = _step(section, info, key)
+        nearest = info or nearest
+    return nearest
 
 
 def _at(values: Any, keys: Sequence[object]) -> Any:
