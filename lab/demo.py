@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab import hosts
+from lab.durable import write_atomic
 from lab.errors import LabError
 from lab.hub import daemon
 from lab.hub.places import hub_directory
+from lab.layout import current_layout
 from lab.models.catalogue import make_missing
 from lab.report import say, timed
 from pyinfra_deploy.keys import keyfile
@@ -38,6 +40,7 @@ def run_demo(count: int) -> None:
     """
     started = time.monotonic()
     hosts.up(count, install=True)
+    _fresh_disks_after_another_checkout()
     hub = hub_directory()
     with timed("making the lab's models"):
         make_missing(hub, say)
@@ -50,6 +53,16 @@ def run_demo(count: int) -> None:
         answer(fleet, name)
     say(f"done in {time.monotonic() - started:.0f} s; try it yourself:")
     print(curl_line(fleet, gateways(fleet)[0]))
+
+
+def _fresh_disks_after_another_checkout() -> None:
+    """The lab belongs to the machine, its keys and CA to a checkout, which never lets an older key
+    file replace a newer one: hosts that another checkout deployed to begin anew."""
+    mark = current_layout().directory / "checkout"
+    if mark.exists() and mark.read_text().strip() != str(ROOT):
+        say(f"these hosts were deployed from {mark.read_text().strip()}: giving them fresh disks")
+        hosts.reset()
+    write_atomic(mark, f"{ROOT}\n")
 
 
 def deploy() -> None:
