@@ -4,23 +4,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 HOSTS ?= 1
 
-.PHONY: lab test check unit hosts bench soak docs clean
+.PHONY: lab test check unit integration hosts bench soak docs clean
 
 # A fresh machine to hosts, to a deployed service, to a streamed answer. Root; Debian or Ubuntu.
 lab: $(VENV)/.ready
 	@$(BIN)/lab demo $(HOSTS)
 
-# Everything: style, types, unit tests, then the hosts' tests on the lab.
-test: check unit hosts
+# Everything: style, types, unit and integration tests, then the hosts' tests on the lab.
+test: check unit integration hosts
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# No root, no lab: seconds.
+# No root, no lab, no other program than git, openssl and a shell: seconds.
 unit: $(VENV)/.ready
 	$(BIN)/python -m pytest -q tests/unit
+
+# No root and no lab, but real programs: Nginx, Ansible, pyinfra, strace, kill -9. A minute.
+integration: $(VENV)/.ready
+	$(BIN)/python -m pytest -q tests/integration
 
 # Root: real systemd hosts, a real vLLM, a real Nginx.
 hosts: $(VENV)/.ready

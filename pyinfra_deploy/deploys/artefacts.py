@@ -39,7 +39,7 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
     directory = Path(fleet["directory"])
     return Artefacts(
         program_digest=packing.host_program_digest(),
-        units=_units(settings),
+        units=units_of(settings),
         uv_lock=packing.lock_text(UV_LOCK),
         modelscope_lock=packing.lock_text(MODELSCOPE_LOCK),
         gateway_lock=packing.lock_text(GATEWAY_LOCK),
@@ -51,7 +51,8 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
     )
 
 
-def _units(settings: Settings) -> dict[str, ManagedFile]:
+def units_of(settings: Settings) -> dict[str, ManagedFile]:
+    """Every unit of ours as these settings render it, by the unit's name."""
     device = settings.runtime.device if settings.runtime else "cpu"
     return _rendered_units(
         settings.llm_root, device, settings.gpu_host.open_files, settings.engine.drain_seconds,

@@ -1,3 +1,5 @@
-from tests.unit.host.pull_world import world
+from tests.fakes.engine_host import host
+from tests.fakes.job_systemd import systemd
+from tests.fakes.pull_world import world
 
-__all__ = ["world"]
+__all__ = ["host", "systemd", "world"]

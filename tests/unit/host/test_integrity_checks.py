@@ -11,12 +11,12 @@ from fleet_host import integrity
 from fleet_host.errors import HostError, SpecError
 from fleet_host.listing import FileEntry
 
-from tests.unit.host.fake_hub import FIRST, safetensors
+from tests.fakes.model_hub import FIRST, safetensors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.host.pull_world import PullWorld
+    from tests.fakes.pull_world import PullWorld
 
 
 def entry(path: str, content: bytes) -> FileEntry:

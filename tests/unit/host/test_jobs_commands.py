@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,51 +14,7 @@ from fleet_host.status import Progress
 if TYPE_CHECKING:
     from pathlib import Path
 
-INACTIVE = {"LoadState": "loaded", "ActiveState": "inactive", "Result": "success"}
-BROKEN_WORK = "tests.unit.host.test_jobs_commands"
-
-
-@dataclass
-class FakeSystemd:
-    root: Path
-
-    def says(self, **properties: str) -> None:
-        lines = [f"{key}={value}" for key, value in {**INACTIVE, **properties}.items()]
-        (self.root / "show").write_text("\n".join(lines) + "\n")
-
-    def calls(self) -> list[str]:
-        return (self.root / "calls").read_text().splitlines()
-
-    def started(self) -> int:
-        return sum("start --no-block" in call for call in self.calls())
-
-
-@pytest.fixture
-def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemd:
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name, body in {
-        "systemctl": 'echo "$@" >>"$FAKE_SYSTEMD/calls"\ncase "$*" in *" show "*) '
-        'cat "$FAKE_SYSTEMD/show";; *) if [ -e "$FAKE_SYSTEMD/fails" ]; then '
-        'echo "Failed to start: bus is gone" >&2; exit 1; fi;; esac',
-        "journalctl": 'echo "$@" >>"$FAKE_SYSTEMD/calls"\necho "Killed by the test"',
-    }.items():
-        (programs / name).write_text(f"#!/bin/sh\n{body}\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SYSTEMD", str(tmp_path))
-    for name in ("llm", "run", "state"):
-        monkeypatch.setenv(
-            {"llm": "FLEET_LLM_ROOT"}.get(name, f"FLEET_{name.upper()}_ROOT"), str(tmp_path / name)
-        )
-        (tmp_path / name).mkdir()
-    (tmp_path / "llm" / "jobs").mkdir()
-    for name in ("run", "state"):
-        (tmp_path / name / "llm-pull" / "m1").mkdir(parents=True)
-    (tmp_path / "calls").touch()
-    made = FakeSystemd(tmp_path)
-    made.says()
-    return made
+    from tests.fakes.job_systemd import FakeSystemd
 
 
 JOB = {"kind": "pull", "id": "m1"}
@@ -231,112 +182,6 @@ def test_stored_state_of_a_newer_program_is_refused(systemd: FakeSystemd) -> Non
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 99}))
     with pytest.raises(HostError, match="newer program"):
         jobs.status(JOB)
-
-
-# The unit's side. The work is a function of this module, reached through the table of runners.
-
-
-def run_unit(systemd: FakeSystemd, work: str, invocation: str = "i1") -> subprocess.Popen[str]:
-    """`job run pull m1` as the unit runs it, with this module's function as the work."""
-    code = (
-        "import sys; from fleet_host import jobs, __main__ as program\n"
-        f"import tests.unit.host.test_jobs_commands as work\n"
-        f"jobs.RUNNERS['pull'] = 'x:{work}'; sys.modules['fleet_host.x'] = work\n"
-        "sys.argv = ['fleet-host', 'job', 'run', 'pull', 'm1']; sys.exit(program.main())"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment.pop("INVOCATION_ID", None)
-    if invocation:
-        environment["INVOCATION_ID"] = invocation
-    return subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
-    )
-
-
-def work_well(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    progress.phase("counting", total=2, unit="things")
-    progress.advance(2)
-    return {"got": spec}
-
-
-def work_badly(_spec: dict[str, Any], _progress: Progress) -> dict[str, Any]:
-    raise HostError("nothing worked", "a test said so.", "Do better.", ["line"])
-
-
-def work_brokenly(_spec: dict[str, Any], _progress: Progress) -> dict[str, Any]:
-    raise OSError(28, "No space left on device", "/srv/x")
-
-
-def work_long(_spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    progress.phase("waiting")
-    time.sleep(30)
-    return {}
-
-
-def finish(systemd: FakeSystemd, work: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    start(a=1)
-    process = run_unit(systemd, work)
-    output, _ = process.communicate(timeout=20)
-    return process.returncode, json.loads(output), jobs.status(JOB)
-
-
-def test_a_run_leaves_its_result(systemd: FakeSystemd) -> None:
-    code, output, found = finish(systemd, "work_well")
-    assert code == 0, output
-    assert (found["state"], found["result"]) == ("done", {"got": {"a": 1}}), found
-    assert found["progress"]["phase"] == "counting"
-
-
-def test_a_refusal_leaves_its_words_and_exit_code_1(systemd: FakeSystemd) -> None:
-    code, output, found = finish(systemd, "work_badly")
-    assert code == 1
-    assert output["error"] == found["error"]
-    assert found["error"]["what"] == "nothing worked"
-
-
-def test_a_full_disk_is_said_in_words(systemd: FakeSystemd) -> None:
-    _, _, found = finish(systemd, "work_brokenly")
-    assert "no space is left" in found["error"]["why"]
-    assert "/srv/x" in found["error"]["what"]
-
-
-def wait_for_phase(systemd: FakeSystemd, phase: str) -> None:
-    path = systemd.root / "run/llm-pull/m1/status.json"
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        if path.exists() and json.loads(path.read_text())["progress"]["phase"] == phase:
-            return
-        time.sleep(0.01)
-    pytest.fail(f"the job did not reach {phase}")
-
-
-def test_a_stop_is_a_failure_with_a_reason(systemd: FakeSystemd) -> None:
-    start(a=1)
-    process = run_unit(systemd, "work_long")
-    wait_for_phase(systemd, "waiting")
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=10)
-    assert process.returncode == 1
-    assert "was stopped" in jobs.status(JOB)["error"]["what"]
-
-
-def test_a_kill_leaves_no_result_of_an_earlier_run(systemd: FakeSystemd) -> None:
-    finish(systemd, "work_well")
-    process = run_unit(systemd, "work_long", invocation="i2")
-    wait_for_phase(systemd, "waiting")
-    process.kill()
-    process.communicate(timeout=10)
-    systemd.says(ActiveState="failed", Result="signal", ExecMainStatus="9", InvocationID="i2")
-    assert "SIGKILL" in jobs.status(JOB)["error"]["why"]
-    assert not (systemd.root / "state/llm-pull/m1/result.json").exists()
-
-
-def test_a_run_by_hand_is_refused(systemd: FakeSystemd) -> None:
-    start(a=1)
-    process = run_unit(systemd, "work_well", invocation="")
-    output, _ = process.communicate(timeout=10)
-    assert process.returncode == 1
-    assert "job start" in json.loads(output)["error"]["fix"]
 
 
 def test_the_status_is_written_at_most_twice_a_second(

@@ -1,91 +1,73 @@
-"""fleet-host as a zipapp: commands, exit codes, and always one JSON document."""
+"""fleet-host's entry: commands, exit codes, and always one JSON document."""
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
-import subprocess
-import sys
-import zipapp
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import fleet_host
 import pytest
 from fleet_host import __main__ as program
 
-PACKAGE = Path(fleet_host.__file__).parent
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """{llm_root}/bin/fleet-host from the package's files, as the deploy packs them."""
-    root = tmp_path_factory.mktemp("llm")
-    source = root / "source"
-    (source / "fleet_host").mkdir(parents=True)
-    for module in PACKAGE.glob("*.py"):
-        (source / "fleet_host" / module.name).write_bytes(module.read_bytes())
-    (root / "bin").mkdir()
-    target = root / "bin" / "fleet-host"
-    zipapp.create_archive(
-        source, target, interpreter="/usr/bin/env python3", main="fleet_host.__main__:main"
-    )
-    return target
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The program in this process: (exit code, the document on stdout)."""
 
+    def run(*words: str, stdin: str = "{}") -> tuple[int, dict[str, Any]]:
+        monkeypatch.setattr("sys.argv", ["fleet-host", *words])
+        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        with pytest.raises(SystemExit) as caught:
+            program.main()
+        assert isinstance(caught.value.code, int)
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return caught.value.code, document
 
-def call(built: Path, *words: str, stdin: str = "{}") -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-I", str(built), *words],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, json.loads(done.stdout)
-
-
-def test_version_is_the_files_own_digest(built: Path) -> None:
-    digest = hashlib.sha256(built.read_bytes()).hexdigest()
-    assert call(built, "version", stdin="") == (0, {"program": digest, "schema": 1})
-
-
-def test_llm_root_follows_from_where_the_program_is(built: Path) -> None:
-    (built.parent.parent / "jobs").mkdir(exist_ok=True)
-    code, answer = call(built, "job", "status", stdin='{"kind": "pull", "id": "none"}')
-    assert (code, answer["state"]) == (0, "absent")
+    return run
 
 
 @pytest.mark.parametrize(
-    ("words", "stdin"),
+    ("words", "stdin", "why"),
     [
-        (["no", "such"], "{}"),
-        ([], "{}"),
-        (["version", "extra"], "{}"),
-        (["version"], "not json"),
-        (["version"], "[1]"),
-        (["job", "run", "pull"], ""),
-        (["job", "status"], '{"kind": "nothing"}'),
+        (["no", "such"], "{}", "'no such' is not a command"),
+        ([], "{}", "no command was given"),
+        (["version", "extra"], "{}", "takes no words"),
+        (["version"], "not json", "stdin is not JSON"),
+        (["version"], "[1]", "must be a JSON object"),
+        (["job", "run", "pull"], "", "takes KIND ID"),
+        (["job", "status"], '{"kind": "nothing"}', "a job's kind is one of"),
     ],
 )
-def test_bad_usage_is_exit_2_with_a_reason(built: Path, words: list[str], stdin: str) -> None:
-    code, answer = call(built, *words, stdin=stdin)
+def test_bad_usage_is_exit_2_with_a_reason(
+    call: Any, words: list[str], stdin: str, why: str
+) -> None:
+    code, answer = call(*words, stdin=stdin)
     assert code == 2
+    assert why in answer["error"]["why"]
     assert all(answer["error"][key] for key in ("what", "why", "fix"))
 
 
-def test_a_refusal_is_exit_1(built: Path) -> None:
-    code, answer = call(built, "model", "verify", stdin='{"path": "/nonexistent/model"}')
+def test_a_refusal_is_exit_1(call: Any) -> None:
+    code, answer = call("model", "verify", stdin='{"path": "/nonexistent/model"}')
     assert code == 1
     assert "not a published model" in answer["error"]["what"]
 
 
-def test_a_defect_still_answers_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_exit_0(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEET_LLM_ROOT", str(tmp_path))
+    code, answer = call("job", "status", stdin='{"kind": "pull", "id": "none"}')
+    assert (code, answer["state"]) == (0, "absent")
+
+
+def test_a_defect_still_answers_in_json(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_request: dict[str, Any]) -> dict[str, Any]:
         raise ZeroDivisionError
 
     monkeypatch.setattr(program, "resolve", lambda _: broken)
-    monkeypatch.setattr(program, "read_request", lambda *_: {})
-    code, answer = program.answer(["version"])
+    code, answer = call("version")
     assert code == 1
     assert any("ZeroDivisionError" in line for line in answer["error"]["detail"])
 

@@ -6,11 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hub_world import FILES, MODEL, SHARD, make_directory
 
 from lab.errors import LabError
 from lab.hub import durable, store
 from lab.hub.places import models_directory
+from tests.fakes.lab_hub import FILES, MODEL, SHARD, make_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

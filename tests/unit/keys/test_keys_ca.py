@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from pyinfra_deploy.keys import ca, ca_names
 from pyinfra_deploy.keys.errors import KeysError
-from tests.unit.keys.conftest import gateway_host
+from tests.fakes.key_fleet import gateway_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,16 +100,6 @@ class TestVault:
         assert content.startswith("$ANSIBLE_VAULT;1.1;AES256\n")
         assert "PRIVATE" not in content
         assert leaf_of(ca.sign_leaf(authority, request(), ["llm.example.com"]))
-
-    def test_ansible_vault_reads_it(self, fleet: Fleet, password: Path) -> None:
-        authority = ca.ensure_ca(fleet)
-        program = shutil.which("ansible-vault")
-        if program is None:
-            pytest.skip("ansible-vault is not on the PATH")
-        result = subprocess.run(
-            [program, "view", str(authority.key_path)], capture_output=True, text=True, check=True
-        )
-        assert result.stdout.startswith("-----BEGIN PRIVATE KEY-----")
 
     def test_a_wrong_password_is_told(self, fleet: Fleet, password: Path, tmp_path: Path) -> None:
         authority = ca.ensure_ca(fleet)

@@ -13,7 +13,6 @@ import pytest
 
 from pyinfra_deploy.keys import commands, keyfile, push
 from pyinfra_deploy.keys.errors import KeysError
-from tests.unit.keys.conftest import gateway_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,37 +66,6 @@ def test_a_failed_push_shows_hosts_and_cause() -> None:
     text = push.report(push.Pushed(("gw1",), ("gw2", "gw3"), "[gw2] Connection refused"))
     assert "NOT in force on: gw2, gw3" in text
     assert "  | [gw2] Connection refused" in text
-
-
-INVENTORY = """
-gateway = [
-    "@local",
-    ("closed", {"ssh_hostname": "127.0.0.1", "ssh_port": 1, "ssh_connect_retries": 0}),
-]
-engine = [("engine", {"ssh_hostname": "127.0.0.1", "ssh_port": 1})]
-"""
-DEPLOY = """
-from pyinfra.operations import files
-files.line(name="Keys", path="pushed", line="yes", _sudo=False)
-"""
-
-
-def test_a_real_run_of_pyinfra_is_understood(tmp_path: Path, make_fleet: Any) -> None:
-    fleet = make_fleet(gateway_host("@local", ""), gateway_host("closed", ""))
-    (tmp_path / "inventories" / "prod.py").write_text(INVENTORY)
-    deploy = tmp_path / push.DEPLOY
-    deploy.parent.mkdir(parents=True)
-    deploy.write_text(DEPLOY)
-    pushed = push.push(fleet)
-    assert pushed.reached == ("@local",), pushed.output
-    assert pushed.missed == ("closed",)
-    assert "closed" in pushed.output
-    assert (tmp_path / "pushed").read_text() == "yes\n"
-    deploy.write_text("raise RuntimeError('a broken deploy')")
-    assert push.push(fleet).reached == ()
-    pushed = push.push(fleet, timeout_seconds=0.05)
-    assert pushed.reached == ()
-    assert "took too long" in pushed.output
 
 
 class TestCommands:

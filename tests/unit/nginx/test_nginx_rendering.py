@@ -17,7 +17,7 @@ from pyinfra_deploy.planning.nginx import (
     parse_nginx_build,
     render,
 )
-from tests.unit.nginx.running import gateway_settings
+from tests.fakes.gateway_settings import gateway_settings
 
 HOST = NginxHost(
     nginx_version="1.26.3",

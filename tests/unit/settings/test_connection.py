@@ -15,7 +15,7 @@ from pyinfra_deploy.settings.yaml_source import Reader
 
 if TYPE_CHECKING:
     from pyinfra_deploy.settings.connection import Connection
-    from tests.unit.settings.conftest import Repository
+    from tests.fakes.repository import Repository
 
 
 def _map(repository: Repository, text: str) -> Connection:

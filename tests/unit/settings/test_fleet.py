@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +13,7 @@ from pyinfra_deploy.settings import Fleet, SettingsError, load_fleet
 from pyinfra_deploy.settings.pyinfra_hosts import pyinfra_groups, pyinfra_inventory
 
 if TYPE_CHECKING:
-    from tests.unit.settings.conftest import Repository
+    from tests.fakes.repository import Repository
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -233,15 +231,6 @@ def test_a_hundred_hosts_are_fast(repository: Repository) -> None:
     assert time.perf_counter() - before < 1
 
 
-def test_ansible_is_not_imported(repository: Repository) -> None:
-    script = (
-        "import sys; from pyinfra_deploy.settings import load_fleet;"
-        f"load_fleet('prod', __import__('pathlib').Path({str(repository.root)!r}));"
-        "assert not [m for m in sys.modules if m.split('.')[0] == 'ansible']"
-    )
-    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=30)
-
-
 def test_pyinfra_groups(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_PASSWORD", "pw")
     text = (
@@ -304,33 +293,6 @@ def test_warnings_are_shown(repository: Repository, capsys: pytest.CaptureFixtur
     repository.write("group_vars/gpu.yml", "gatway: x\n")
     pyinfra_inventory(str(repository.root / "inventories/prod.py"))
     assert "warning: group_vars/gpu.yml:1: gatway" in capsys.readouterr().err
-
-
-def _pyinfra(repository: Repository, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pyinfra", *arguments],
-        cwd=repository.root,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "HOME": str(repository.root)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def test_pyinfra_itself_stops_before_it_connects(repository: Repository) -> None:
-    """pyinfra 3.10 wraps Exception from an inventory file in a traceback, but not SystemExit."""
-    repository.write(
-        "inventories/prod.py",
-        "from pyinfra_deploy.settings import pyinfra_inventory\n"
-        "globals().update(pyinfra_inventory(__file__))\n",
-    )
-    done = _pyinfra(repository, "--limit", "gup", "inventories/prod.py", "exec", "--", "true")
-    assert done.returncode == 1
-    assert "--limit gup\n  matches no group and no host of prod." in done.stderr
-    assert 'did you mean "gpu"' in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Connecting" not in done.stderr
 
 
 @pytest.mark.parametrize(

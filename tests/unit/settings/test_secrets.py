@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,9 +13,8 @@ from pyinfra_deploy.settings.secret import environment_name, plain_secret
 from pyinfra_deploy.settings.vault import password_sources
 
 if TYPE_CHECKING:
-    from tests.unit.settings.conftest import Repository
+    from tests.fakes.repository import Repository
 
-REPOSITORY = Path(__file__).parents[3]
 ENVIRONMENT = "\"{{ lookup('env', 'HUB_TOKEN') }}\""
 
 
@@ -134,29 +130,6 @@ def test_whole_files(repository: Repository, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(repository.write("password", "right")))
     assert load_fleet("prod", repository.root).warnings == []
     assert _token(repository).reveal() == "hunter2"
-
-
-def test_quietly_inside_pyinfra(repository: Repository) -> None:
-    """pyinfra patches gevent in, which would print a traceback when ansible is imported."""
-    repository.write("vault.txt", _encrypt("hunter2"))
-    repository.write("password", "right")
-    script = (
-        "from gevent import monkey; monkey.patch_all()\n"
-        "import socket; before = socket.getaddrinfo\n"
-        "from pathlib import Path; from pyinfra_deploy.settings.vault import decrypt\n"
-        "assert decrypt(Path('vault.txt').read_text(), Path('.'), 'vault.txt') == 'hunter2'\n"
-        "assert socket.getaddrinfo is before\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=repository.root,
-        env={"PYTHONPATH": str(REPOSITORY), "ANSIBLE_VAULT_PASSWORD_FILE": "password"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_where_passwords_come_from(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

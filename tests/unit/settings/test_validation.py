@@ -10,7 +10,7 @@ from pyinfra_deploy.settings import SettingsError, load_fleet
 
 if TYPE_CHECKING:
     from pyinfra_deploy.settings import Problem
-    from tests.unit.settings.conftest import Repository
+    from tests.fakes.repository import Repository
 
 # What group_vars/prod.yml of conftest is changed to: (old, new, key path, what, fix)
 WRONG: list[tuple[str, str, str, str, str]] = [

@@ -13,7 +13,7 @@ from pyinfra_deploy.settings.problems import SettingsError
 from pyinfra_deploy.settings.yaml_source import Reader
 
 if TYPE_CHECKING:
-    from tests.unit.settings.conftest import Repository
+    from tests.fakes.repository import Repository
 
 # text, line, what, fix
 MISTAKES = {

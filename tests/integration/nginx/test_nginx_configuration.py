@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.nginx.running import Gateway, nginx_command, write_configuration
+from tests.integration.nginx.running import Gateway, nginx_command, write_configuration
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,15 +9,15 @@ import urllib.parse
 from typing import TYPE_CHECKING
 
 import pytest
-from hub_world import FILES, MODEL, SHARD, make_directory
 
 from lab.hub import store
 from lab.hub.faults import Fault
 from lab.hub.places import models_directory, wheels_directory
 from lab.hub.stub_wheel import write_stub_wheels
+from tests.fakes.lab_hub import FILES, MODEL, SHARD, make_directory
 
 if TYPE_CHECKING:
-    from hub_world import RunningHub
+    from tests.fakes.lab_hub import RunningHub
 
 
 def sha256(content: bytes) -> str:

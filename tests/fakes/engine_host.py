@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FILES = Path(__file__).resolve().parents[3] / "files"
+import pytest
+
+FILES = Path(__file__).resolve().parents[2] / "files"
 
 # Behaves by its release's config.yaml: {"behave": serve | die | hang | busy | empty | refuse}.
 ENGINE = r"""
@@ -221,3 +223,13 @@ class FakeHost:
     def linked(self, name: str) -> str | None:
         path = self.home / name
         return path.readlink().name if path.is_symlink() else None
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
+    """A fresh fake host whose roots and programs this process uses."""
+    fake = FakeHost(tmp_path)
+    fake.prepare()
+    for key, value in fake.environment().items():
+        monkeypatch.setenv(key, value)
+    return fake

@@ -19,7 +19,7 @@ from pyinfra_deploy.settings.vault import decrypt
 from pyinfra_deploy.settings.yaml_source import Reader
 
 if TYPE_CHECKING:
-    from tests.unit.settings.conftest import Repository
+    from tests.fakes.repository import Repository
 
 ANSIBLE_INVENTORY = Path(sysconfig.get_path("scripts")) / "ansible-inventory"
 PASSWORD = "only-for-this-test"

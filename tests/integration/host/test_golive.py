@@ -15,11 +15,10 @@ from fleet_host import engine, golive, release
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
-from tests.unit.host.b_fakes import FakeHost
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from tests.fakes.engine_host import FakeHost
 
 RUN_GOLIVE = (
     "import json, sys; from fleet_host import golive; from fleet_host.status import Progress; "
@@ -27,14 +26,10 @@ RUN_GOLIVE = (
 )
 
 
-@pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHost]:
-    fake = FakeHost(tmp_path)
-    fake.prepare()
-    for key, value in fake.environment().items():
-        monkeypatch.setenv(key, value)
-    yield fake
-    pid = (fake.unit / "pid").read_text().strip() if (fake.unit / "pid").exists() else ""
+@pytest.fixture(autouse=True)
+def _no_engine_stays(host: FakeHost) -> Iterator[None]:
+    yield
+    pid = (host.unit / "pid").read_text().strip() if (host.unit / "pid").exists() else ""
     if pid:
         try:
             os.kill(int(pid), signal.SIGKILL)

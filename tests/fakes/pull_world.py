@@ -12,7 +12,7 @@ import pytest
 from fleet_host import gather, hub, pull
 from fleet_host.status import Progress
 
-from tests.unit.host.fake_hub import OWNER_NAME, FakeHub, serve
+from tests.fakes.model_hub import OWNER_NAME, FakeHub, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PullWorld
     fake = FakeHub()
     server = serve(fake)
     program = tmp_path / "modelscope"
-    script = Path(__file__).with_name("fake_client.py")
+    script = Path(__file__).with_name("model_client.py")
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {script} "$@"\n')
     program.chmod(0o755)
     target = tmp_path / "models"

@@ -10,7 +10,6 @@ import ssl
 import subprocess
 import threading
 import time
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import pytest
 from fleet_host import keys, snapshot, tls, verify
 from fleet_host.errors import HostError, SpecError
 
-from tests.unit.host.b_fakes import FakeHost
+from tests.fakes.engine_host import FakeHost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,14 +26,10 @@ if TYPE_CHECKING:
 NAME = "llm.example.com"
 
 
-@pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
-    fake = FakeHost(tmp_path)
-    fake.prepare()
-    for key, value in fake.environment().items():
-        monkeypatch.setenv(key, value)
+@pytest.fixture(autouse=True)
+def _own_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test need not be root: the group of the socket's users is not on this machine."""
     monkeypatch.setattr(keys, "_reader_gid", os.getgid)
-    return fake
 
 
 @pytest.fixture(scope="module")
@@ -120,60 +115,6 @@ def test_a_certificate_for_another_key_is_refused(host: FakeHost, authority: Pat
 def test_a_name_cannot_smuggle_anything_into_a_request(host: FakeHost, name: str) -> None:
     with pytest.raises(SpecError):
         tls.request({"names": [name], "addresses": []})
-
-
-def entry(identity: str = "abcdefgh", digest: str = "0" * 64) -> dict[str, Any]:
-    return {
-        "id": identity,
-        "name": "chat",
-        "sha256": digest,
-        "created": "2026-01-31T09:00:00Z",
-        "expires": None,
-    }
-
-
-def test_an_older_set_of_keys_never_comes_back(host: FakeHost) -> None:
-    assert keys.push({"serial": 2, "keys": [entry()]})["changed"] is True
-    assert keys.push({"serial": 2, "keys": [entry()]})["changed"] is False
-    with pytest.raises(HostError, match="older than"):
-        keys.push({"serial": 1, "keys": [entry(), entry("revokedd")]})
-    with pytest.raises(HostError, match="two different sets"):
-        keys.push({"serial": 2, "keys": []})
-    assert keys.push({"serial": 3, "keys": []})["changed"] is True
-    assert keys.keys_path().stat().st_mode & 0o777 == 0o640
-
-
-@pytest.mark.parametrize(
-    "bad", [{}, {**entry(), "scope": "x"}, entry("short"), entry(digest="sk-clear-text-key")]
-)
-def test_a_malformed_entry_is_refused_before_anything_is_written(
-    host: FakeHost, bad: dict[str, Any]
-) -> None:
-    with pytest.raises(SpecError):
-        keys.push({"serial": 1, "keys": [bad]})
-    assert not keys.keys_path().exists()
-
-
-def test_the_gateway_reads_what_is_pushed_and_knows_the_host_s_own_key(host: FakeHost) -> None:
-    gateway = pytest.importorskip("llm_gateway.keys")
-    keys.push({"serial": 5, "keys": [entry()]})
-    assert gateway.parse_key_file(keys.keys_path().read_bytes()).serial == 5
-    first = keys.verify_key({})
-    assert (first["changed"], keys.verify_key({})["changed"]) == (True, False)
-    own = keys.verify_key_path().read_text().strip()
-    assert keys.verify_key_path().stat().st_mode & 0o777 == 0o600
-    assert own not in json.dumps(first)
-    parsed = gateway.parse_key_file(keys.verify_file_path().read_bytes())
-    known = {key.id: key for key in parsed.keys}
-    assert gateway.find_key(known, own, datetime.now(UTC)) is not None
-    assert gateway.find_key(known, verify.WRONG_KEY, datetime.now(UTC)) is None
-
-
-def test_a_lost_digest_of_the_own_key_is_mended(host: FakeHost) -> None:
-    first = keys.verify_key({})
-    keys.verify_file_path().unlink()
-    again = keys.verify_key({})
-    assert (again["changed"], again["sha256"]) == (True, first["sha256"])
 
 
 class Service:

@@ -17,12 +17,12 @@ import pytest
 from fleet_host import durable, integrity, pull
 from fleet_host.status import Progress
 
-from tests.unit.host.fake_hub import SECOND
+from tests.fakes.model_hub import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.unit.host.pull_world import PullWorld
+    from tests.fakes.pull_world import PullWorld
 
 # FLEET_TEST_KILL_STRIDE=1 tries every step, which takes some 20 seconds.
 STRIDE = int(os.environ.get("FLEET_TEST_KILL_STRIDE", "3"))

@@ -13,12 +13,12 @@ import pytest
 from fleet_host import integrity, staging
 from fleet_host.errors import HostError, SpecError
 
-from tests.unit.host.fake_hub import FIRST, SECOND, FakeHub, entry_of, serve
+from tests.fakes.model_hub import FIRST, SECOND, FakeHub, entry_of, serve
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.host.pull_world import PullWorld
+    from tests.fakes.pull_world import PullWorld
 
 
 def refused(world: PullWorld, **changes: Any) -> HostError:

@@ -11,19 +11,10 @@ import pytest
 from fleet_host import durable, events, kernel, lease, release, snapshot
 from fleet_host.errors import HostError, SpecError
 
-from tests.unit.host.b_fakes import FakeHost
-
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-@pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
-    fake = FakeHost(tmp_path)
-    fake.prepare()
-    for key, value in fake.environment().items():
-        monkeypatch.setenv(key, value)
-    return fake
+    from tests.fakes.engine_host import FakeHost
 
 
 def asked(run: str, seen: int | None = 0, **more: Any) -> dict[str, Any]:

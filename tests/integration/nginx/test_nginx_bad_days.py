@@ -6,7 +6,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
-from tests.unit.nginx.running import CHUNKS, Gateway, wait_until
+from tests.integration.nginx.running import CHUNKS, Gateway, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from pyinfra_deploy.keys.keyfile import new_key, to_document
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.unit.nginx.running import Gateway
+    from tests.integration.nginx.running import Gateway
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +54,7 @@ def prefix(nginx: str) -> Iterator[Path]:
 def start_gateway(
     prefix: Path, key: tuple[str, dict[str, Any]]
 ) -> Iterator[Callable[..., Gateway]]:
-    from tests.unit.nginx.running import Gateway
+    from tests.integration.nginx.running import Gateway
 
     running: list[Gateway] = []
 

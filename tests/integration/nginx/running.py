@@ -21,12 +21,12 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from pyinfra_deploy.planning.nginx import NginxHost, parse_nginx_build, render
+from tests.fakes.gateway_settings import gateway_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -295,25 +295,6 @@ def tls() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def gateway_settings(**changes: Any) -> SimpleNamespace:
-    limits = {
-        "ip_per_minute": 60000,
-        "ip_burst": 1000,
-        "key_per_minute": 60000,
-        "key_burst": 1000,
-    }
-    settings = {
-        "server_name": "llm.example.com",
-        "https_port": 443,
-        "http_port": 80,
-        "cors_origins": ["https://app.example.com"],
-        "read_timeout_seconds": 600,
-        "max_body_mb": 1,
-    }
-    settings["rate_limit"] = SimpleNamespace(**(limits | changes.pop("rate_limit", {})))
-    return SimpleNamespace(**(settings | changes))
 
 
 def on_loopback(configuration: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.nginx.running import CHUNK_GAP_SECONDS, CHUNKS, Gateway, has_ipv6, wait_until
+from tests.integration.nginx.running import CHUNK_GAP_SECONDS, CHUNKS, Gateway, has_ipv6, wait_until
 
 ORIGIN = "https://app.example.com"
 JSON = {"Content-Type": "application/json"}

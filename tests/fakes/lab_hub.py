@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from lab.hub import store
+from lab.hub.places import models_directory
+from lab.hub.server import Hub, running
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from lab.hub.faults import Fault
-    from lab.hub.server import Hub
 
 MODEL = "lab/small"
 SHARD = "model-00001-of-00002.safetensors"
@@ -82,3 +89,23 @@ class RunningHub:
     ) -> Answer:
         query = urllib.parse.urlencode({"Revision": revision, "FilePath": path})
         return self.get(f"/api/v1/models/{MODEL}/repo?{query}", method, **headers)
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Published once: its many fsyncs would be most of the suite's time."""
+    directory = tmp_path_factory.mktemp("published")
+    store.publish(models_directory(directory), make_directory(directory / "made", FILES), MODEL)
+    return directory
+
+
+@pytest.fixture
+def hub_directory(tmp_path: Path, published: Path) -> Path:
+    return shutil.copytree(published, tmp_path / "hub")
+
+
+@pytest.fixture
+def hub(hub_directory: Path) -> Iterator[RunningHub]:
+    state = Hub(hub_directory)
+    with running(state) as url:
+        yield RunningHub(url, state)

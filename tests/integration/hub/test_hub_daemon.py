@@ -13,13 +13,13 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
-from hub_world import MODEL
 
 from lab.errors import LabError
 from lab.hub import control, daemon
 from lab.hub.__main__ import main
 from lab.hub.faults import Fault
 from lab.hub.places import control_socket, process_file
+from tests.fakes.lab_hub import MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

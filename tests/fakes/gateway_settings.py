@@ -1,0 +1,25 @@
+"""Settings of a gateway that the renderer of Nginx's configuration reads; no limits to notice."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+
+def gateway_settings(**changes: Any) -> SimpleNamespace:
+    limits = {
+        "ip_per_minute": 60000,
+        "ip_burst": 1000,
+        "key_per_minute": 60000,
+        "key_burst": 1000,
+    }
+    settings = {
+        "server_name": "llm.example.com",
+        "https_port": 443,
+        "http_port": 80,
+        "cors_origins": ["https://app.example.com"],
+        "read_timeout_seconds": 600,
+        "max_body_mb": 1,
+    }
+    settings["rate_limit"] = SimpleNamespace(**(limits | changes.pop("rate_limit", {})))
+    return SimpleNamespace(**(settings | changes))

@@ -1,0 +1,3 @@
+from tests.fakes.key_fleet import make_fleet, no_vault_password
+
+__all__ = ["make_fleet", "no_vault_password"]

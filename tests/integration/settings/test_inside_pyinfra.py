@@ -1,0 +1,80 @@
+"""Settings inside a real pyinfra process, and what they import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.fakes.repository import Repository
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def _encrypt(text: str) -> str:
+    from ansible.parsing.vault import VaultLib, VaultSecret
+
+    vault = VaultLib([("default", VaultSecret(b"right"))])
+    encrypted: str = vault.encrypt(text).decode()
+    return encrypted
+
+
+def _pyinfra(repository: Repository, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pyinfra", *arguments],
+        cwd=repository.root,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "HOME": str(repository.root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_pyinfra_itself_stops_before_it_connects(repository: Repository) -> None:
+    """pyinfra 3.10 wraps Exception from an inventory file in a traceback, but not SystemExit."""
+    repository.write(
+        "inventories/prod.py",
+        "from pyinfra_deploy.settings import pyinfra_inventory\n"
+        "globals().update(pyinfra_inventory(__file__))\n",
+    )
+    done = _pyinfra(repository, "--limit", "gup", "inventories/prod.py", "exec", "--", "true")
+    assert done.returncode == 1
+    assert "--limit gup\n  matches no group and no host of prod." in done.stderr
+    assert 'did you mean "gpu"' in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Connecting" not in done.stderr
+
+
+def test_quietly_inside_pyinfra(repository: Repository) -> None:
+    """pyinfra patches gevent in, which would print a traceback when ansible is imported."""
+    repository.write("vault.txt", _encrypt("hunter2"))
+    repository.write("password", "right")
+    script = (
+        "from gevent import monkey; monkey.patch_all()\n"
+        "import socket; before = socket.getaddrinfo\n"
+        "from pathlib import Path; from pyinfra_deploy.settings.vault import decrypt\n"
+        "assert decrypt(Path('vault.txt').read_text(), Path('.'), 'vault.txt') == 'hunter2'\n"
+        "assert socket.getaddrinfo is before\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=repository.root,
+        env={"PYTHONPATH": str(REPOSITORY), "ANSIBLE_VAULT_PASSWORD_FILE": "password"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ansible_is_not_imported(repository: Repository) -> None:
+    script = (
+        "import sys; from pyinfra_deploy.settings import load_fleet;"
+        f"load_fleet('prod', __import__('pathlib').Path({str(repository.root)!r}));"
+        "assert not [m for m in sys.modules if m.split('.')[0] == 'ansible']"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=30)

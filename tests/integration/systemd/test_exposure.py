@@ -1,0 +1,47 @@
+"""How exposed each unit is, as this machine rates the very files that the deploy writes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pyinfra_deploy.deploys import artefacts
+from pyinfra_deploy.settings.schema import Runtime, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LARGEST_EXPOSURE = 2.0
+RUNTIMES = {
+    device: Settings(runtime=Runtime(vllm="0.33.0", lock="locks/none.txt", device=device))
+    for device in ("cpu", "cuda")
+}
+
+
+@pytest.mark.parametrize("device", RUNTIMES)
+def test_the_exposure_is_at_most_two(device: str, tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (Debian package systemd)")
+    units = artefacts.units_of(RUNTIMES[device])
+    paths = []
+    for name, unit in units.items():
+        path = tmp_path / name.replace("@.", "@main.")
+        path.write_text(unit.content)
+        paths.append(path)
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", *paths],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "Unknown command" in done.stderr or "unrecognized option" in done.stderr:
+        pytest.skip("this systemd cannot rate a unit offline (252 and later can)")
+    rated = re.findall(r"Overall exposure level for (\S+): ([\d.]+)", done.stdout)
+    assert {name for name, _ in rated} == {path.name for path in paths}, done.stdout + done.stderr
+    assert {name: level for name, level in rated if float(level) > LARGEST_EXPOSURE} == {}
+    assert "Unknown" not in done.stderr
+    assert "Invalid" not in done.stderr
