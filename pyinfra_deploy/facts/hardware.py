@@ -24,10 +24,14 @@ class GpuProcess:
 class Gpu:
     """One GPU as `nvidia-smi -q -x` (or --query-gpu) describes it.
 
-    index: as nvidia-smi numbers them, by PCI address. compute_capability: (8, 9). throttle_reasons:
-    the active ones, in the new names without their prefix (hw_thermal_slowdown, sw_power_cap, ...).
-    pcie_*_max is min(GPU, system), so it hides a bad slot. fan_percent: None with fan_present False
-    is a passive card.
+    index: as nvidia-smi numbers them, by PCI address. pci_address: as sysfs writes it,
+    "0000:3b:00.0". compute_capability: (8, 9). throttle_reasons: the active ones, in the new names
+    without their prefix (hw_thermal_slowdown, sw_power_cap, ...). pcie_*_max is min(GPU, system),
+    so it hides a bad slot; pcie_generation_device_max is the GPU's own. fan_percent: None with
+    fan_present False is a passive card. temperature_margin_c: degrees left to slowdown, which newer
+    cards report in place of the thresholds. virtualization: "none", "pass-through", "vgpu", ...
+    recovery_action: what the driver asks for ("none", "reset", "reboot", "drain p2p", ...).
+    numa_node: of /sys, None where the kernel knows none.
     """
 
     index: int
@@ -63,6 +67,33 @@ class Gpu:
     fan_percent: int | None = None
     display_active: bool | None = None
     processes: tuple[GpuProcess, ...] = ()
+    minor_number: int | None = None
+    architecture: str | None = None
+    virtualization: str | None = None
+    recovery_action: str | None = None
+    temperature_margin_c: int | None = None
+    pcie_generation_device_max: int | None = None
+    pcie_generation_host_max: int | None = None
+    clock_sm_mhz: int | None = None
+    clock_sm_max_mhz: int | None = None
+    clock_memory_mhz: int | None = None
+    clock_memory_max_mhz: int | None = None
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True)
+class PciGpu:
+    """An NVIDIA display or 3D controller on the PCI bus, whether or not the driver knows it.
+
+    kernel_driver: what the kernel bound to it ("nvidia", "nouveau", "vfio-pci"), None for nothing.
+    link_width and link_width_max: of the device, from /sys; 0 there means no link and is None.
+    """
+
+    address: str
+    kernel_driver: str | None = None
+    numa_node: int | None = None
+    link_width: int | None = None
+    link_width_max: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,8 +119,8 @@ class DriverFailure:
 @dataclass(frozen=True)
 class Topology:
     """`nvidia-smi topo -m`: links[i][j] is the class between GPU i and j ("NV4" keeps its count in
-    nvlink_counts). numa_nodes[i]: the node of GPU i, None where it was N/A. cpu_affinity: Linux
-    CPU lists as printed."""
+    nvlink_counts). numa_nodes[i]: the node of GPU i, None where it was N/A or several.
+    cpu_affinity: Linux CPU lists as printed, None where the cell was empty."""
 
     links: tuple[tuple[LinkClass, ...], ...] = ()
     nvlink_counts: tuple[tuple[int, ...], ...] = ()
@@ -117,17 +148,30 @@ class KernelEvent:
 
 @dataclass(frozen=True)
 class Package:
-    """An NVIDIA package on the host and what could change it under a running module."""
+    """An NVIDIA package on the host and what could change it under a running module.
+
+    upgradable_unattended: unattended-upgrades runs and takes it from one of its origins; None where
+    that could not be found out.
+    """
 
     name: str
     version: str
     held: bool = False
-    upgradable_unattended: bool = False
+    upgradable_unattended: bool | None = None
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Everything that was read of one host. unread: what could not be read, name -> why."""
+    """Everything that was read of one host. unread: what could not be read, name -> why.
+
+    attached_gpus: how many nvidia-smi counts, also where it describes fewer. pci_gpus: what the PCI
+    bus has, whatever the driver says; None where that was not read. driver_version: of the driver
+    that answered nvidia-smi; loaded_module_version: of the loaded kernel module; library_version:
+    of the installed libnvidia-ml; installed_module_version: of the module that the next boot loads.
+    cuda_compat_version: the newest CUDA version that an installed cuda-compat package brings,
+    "13.0". acs_enabled_bridges: bridges with ACS on, those above GPUs where paths are known.
+    disk_free_bytes: where models go.
+    """
 
     host: str
     gpus: tuple[Gpu, ...] = ()
@@ -158,3 +202,11 @@ class Hardware:
     nvidia_smi_conf_present: bool | None = None
     pythons: tuple[str, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
+    attached_gpus: int | None = None
+    pci_gpus: tuple[PciGpu, ...] | None = None
+    library_version: str | None = None
+    installed_module_version: str | None = None
+    open_kernel_module: bool | None = None
+    iommu_passthrough: bool | None = None
+    system_vendor: str | None = None
+    system_name: str | None = None

@@ -1,0 +1,42 @@
+"""Which unit a process on a GPU belongs to: "PID TAB NAME TAB CGROUP" lines of the collector."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyinfra_deploy.facts.hardware import Gpu
+
+_UNITS = (".service", ".socket", ".scope")
+
+
+def parse_processes(text: str) -> dict[int, str | None]:
+    """pid -> the systemd unit of its cgroup, None for a process outside every unit."""
+    found: dict[int, str | None] = {}
+    for line in text.splitlines():
+        cells = line.split("\t")
+        if len(cells) == 3 and cells[0].isdecimal():
+            found[int(cells[0])] = unit_of_cgroup(cells[2])
+    return found
+
+
+def unit_of_cgroup(path: str) -> str | None:
+    """ "/system.slice/llm-engine@main.service" is "llm-engine@main.service"; the innermost unit
+    counts (cgroups(7))."""
+    units = [part for part in path.strip().split("/") if part.endswith(_UNITS)]
+    return units[-1] if units else None
+
+
+def with_units(gpus: tuple[Gpu, ...], units: dict[int, str | None]) -> tuple[Gpu, ...]:
+    return tuple(
+        replace(
+            gpu,
+            processes=tuple(
+                replace(process, unit=units.get(process.pid)) for process in gpu.processes
+            ),
+        )
+        if gpu.processes
+        else gpu
+        for gpu in gpus
+    )

@@ -1,0 +1,97 @@
+"""Single values as nvidia-smi prints them: numbers with units, flags, and words for "not known"."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Words of nvidia-smi in place of a value that the card or the driver does not have, in brackets in
+# CSV and without in XML. Anything else that is no value is reported, never taken for "no value".
+_ABSENT = frozenset(
+    {
+        "",
+        "n/a",
+        "none",
+        "not supported",
+        "unknown",
+        "not available",
+        "requested functionality has been deprecated",
+    }
+)
+_LOST = re.compile(r"gpu is lost|fallen off the bus", re.IGNORECASE)
+_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*([A-Za-z%/]*)")
+_PCI = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
+
+
+class Doubts:
+    """Values that were neither read nor absent, each with the place where it stood."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str]] = []
+        self.lost: list[str] = []
+
+    def add(self, where: str, value: str) -> None:
+        self.found.append((where, f"says {value[:80]!r}, which is no value for it"))
+        if _LOST.search(value):
+            self.lost.append(where)
+
+
+def is_absent(text: str | None) -> bool:
+    """Whether nvidia-smi says in one of its words that there is no such value."""
+    return text is None or text.strip().strip("[]").lower() in _ABSENT
+
+
+def number(text: str | None, units: Iterable[str], where: str, doubts: Doubts) -> float | None:
+    """ "46068 MiB" with units ("MiB",) is 46068.0; a number without unit is taken too."""
+    if text is None or is_absent(text):
+        return None
+    match = _NUMBER.fullmatch(text.strip())
+    if match and (not match.group(2) or match.group(2) in units):
+        return float(match.group(1))
+    doubts.add(where, text)
+    return None
+
+
+def whole(text: str | None, units: Iterable[str], where: str, doubts: Doubts) -> int | None:
+    """As `number`, for values that have no fraction."""
+    value = number(text, units, where, doubts)
+    if value is not None and value != int(value):
+        doubts.add(where, str(text))
+        return None
+    return None if value is None else int(value)
+
+
+def flag(
+    text: str | None, yes: Iterable[str], no: Iterable[str], where: str, doubts: Doubts
+) -> bool | None:
+    """True or False for the given words; None where nvidia-smi has no answer."""
+    if text is None or is_absent(text):
+        return None
+    word = text.strip().strip("[]")
+    if word in yes or word in no:
+        return word in yes
+    doubts.add(where, text)
+    return None
+
+
+def words(text: str | None, where: str, doubts: Doubts) -> str | None:
+    """Free text such as a name; an error message in its place is a doubt."""
+    if text is None or is_absent(text):
+        return None
+    if _LOST.search(text) or "unknown error" in text.lower():
+        doubts.add(where, text)
+        return None
+    return text.strip()
+
+
+def pci_address(text: str | None) -> str | None:
+    """The first PCI address in the text as sysfs writes it: "00000000:3B:00.0", "PCI:0000:3b:00"
+    and "GPU0000:3B:00.0" are "0000:3b:00.0". None without one."""
+    match = _PCI.search(text or "")
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    return f"{int(domain, 16):04x}:{bus.lower()}:{device.lower()}.{function or 0}"
