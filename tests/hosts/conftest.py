@@ -1,0 +1,78 @@
+"""Fixtures of the tests on real hosts. They need root, and run in the order of the files' names."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lab.hub import control
+from tests.hosts import lab_session
+from tests.hosts.standin_inventory import MODEL, Checkout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from _pytest.terminal import TerminalReporter
+
+    from lab.hub.faults import Fault
+
+HERE = __file__.rsplit("/", 1)[0]
+# For working on a test: hosts and inventory stay, and the next run takes them as they are.
+KEEP = bool(os.environ.get("FLEET_KEEP"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.geteuid() == 0:
+        return
+    reason = "real hosts need root (namespaces, mounts, a bridge): run `sudo make hosts`"
+    for item in items:
+        if str(item.path).startswith(HERE):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Print a line of progress past pytest's capturing."""
+    reporter: TerminalReporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    return lambda text: reporter.write_line(f"  {text}")
+
+
+@pytest.fixture(scope="session")
+def lab_hosts(say: Callable[[str], None]) -> Iterator[None]:
+    """The tests' hosts, fresh, with the hub beside them."""
+    put_back = lab_session.bring_up(say, keep=KEEP)
+    yield
+    put_back()
+
+
+@pytest.fixture(scope="session")
+def checkout(lab_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """The stand-in's inventory, as all tests share it."""
+    if KEEP:
+        return Checkout(Path(tempfile.gettempdir()) / "fleet-hosts-checkout")
+    return Checkout(tmp_path_factory.mktemp("checkout"))
+
+
+@pytest.fixture(scope="module")
+def steady(checkout: Checkout) -> Checkout:
+    """Both stand-in hosts serve by the settings as they are in standin_inventory.py."""
+    checkout.write()
+    checkout.deploy().done()
+    return checkout
+
+
+@pytest.fixture
+def hub_faults() -> Iterator[Callable[..., None]]:
+    """Switch faults of the stand-in's model on; off again after the test."""
+
+    def switch(*faults: Fault) -> None:
+        control.reset_counters()
+        control.set_faults(*(replace(fault, model=MODEL) for fault in faults))
+
+    yield switch
+    control.clear_faults()

@@ -1,0 +1,119 @@
+"""The tests' own lab hosts, beside whatever the lab has already: made, and removed at the end.
+
+gpu101 runs the real vLLM by inventories/lab.py; gpu102 (Debian 12) and t81 (Debian 13) run the
+stand-in engine by an inventory of the tests' own. An operator's hosts are left alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from lab import hosts, lifecycle, network
+from lab.hub import daemon
+from lab.hub.places import hub_directory, wheels_directory
+from lab.inventory import write_inventory
+from lab.layout import current_layout
+from lab.models.catalogue import make_missing
+from lab.plan import Host
+from tests.standin import wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+REAL = "gpu101"
+DEBIAN12 = "gpu102"
+DEBIAN13 = "t81"
+# The roles are in the inventory of whoever deploys to a host. In the lab's own, the stand-in hosts
+# have none: `fleet keys create lab` must not reach them.
+HOSTS = (
+    Host(REAL, "bookworm", ("lab", "gpu", "gateway")),
+    Host(DEBIAN12, "bookworm", ("lab",)),
+    Host(DEBIAN13, "trixie", ("lab", "debian13")),
+)
+
+
+def bring_up(say: Callable[[str], None], *, keep: bool) -> Callable[[], None]:
+    """Fresh hosts, the models and the hub. Returns what brings the lab back to how it was.
+
+    keep: hosts of an earlier run are taken as they are, and stay.
+    """
+    layout = current_layout()
+    hub = hub_directory()
+    was_down = not hosts.status()
+    hub_ran = daemon.running_process(hub) is not None
+    with hosts.exclusive_as_root("up", install=True):
+        lab = lifecycle.open_lab(layout)
+        if not keep:
+            _drop(lab, [host.name for host in HOSTS])  # what a killed test run has left
+        for host in lifecycle.bring_up(lab, list(HOSTS)):
+            hosts.wait_ssh(host.name)
+        lifecycle.tidy(lab)
+    make_missing(hub, say)
+    wheel.publish(wheels_directory(hub))
+    daemon.start(hub, daemon.DEFAULT_ADDRESS)
+
+    def put_back() -> None:
+        if keep:
+            return
+        if not hub_ran:
+            daemon.stop(hub)
+        if was_down:
+            hosts.down()
+            return
+        with hosts.exclusive_as_root("down"):
+            lab = lifecycle.open_lab(layout)
+            _drop(lab, [host.name for host in HOSTS])
+            lifecycle.tidy(lab)
+
+    return put_back
+
+
+def _drop(lab: lifecycle.Lab, names: Iterable[str]) -> None:
+    known = [name for name in names if name in lab.state.hosts]
+    for name in known:
+        lifecycle.stop_host(lab, name)
+        network.remove_host_network(name)
+        lifecycle.discard_clone(lab, name)
+        del lab.state.hosts[name]
+        shutil.rmtree(lab.layout.host_key(name).parent, ignore_errors=True)
+    if known:
+        lab.save()
+        write_inventory(lab.layout, lab.state)
+
+
+def upper_of(name: str) -> Path:
+    """The writable layer of a host, where this machine sees its files."""
+    return current_layout().host(name).upper
+
+
+def shell(
+    name: str,
+    script: str,
+    *,
+    check: bool = True,
+    input_text: str | None = None,
+    timeout_seconds: float = 120,
+) -> str:
+    """Run a script on a host as root; its output. AssertionError with it when it fails."""
+    done = hosts.run(
+        name,
+        ["sudo", "-n", "sh", "-c", script],
+        input_text=input_text,
+        timeout_seconds=timeout_seconds,
+    )
+    if check and done.returncode != 0:
+        raise AssertionError(
+            f"{name}: exit {done.returncode} of: {script}\n{done.stdout}{done.stderr}"
+        )
+    return done.stdout
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Until the condition holds; AssertionError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
+        time.sleep(0.05)

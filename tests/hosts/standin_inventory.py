@@ -1,0 +1,136 @@
+"""A checkout for tests: the project's files, an inventory of its own, the stand-in engine."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from lab.inventory import ssh_arguments
+from lab.layout import current_layout
+from lab.plan import ADMIN_USER, address_of
+from tests.hosts import pyinfra_run
+from tests.hosts.lab_session import DEBIAN12, DEBIAN13
+from tests.hosts.pyinfra_run import REPOSITORY, Ran
+from tests.hosts.service import Service
+from tests.standin import wheel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = "standin"
+MODEL = "lab/tiny-qwen3-moe"
+SHARED = ("deploy.py", "ansible.cfg", "pyinfra_deploy", "files", "templates", "locks", "gateway",
+          "tests")  # fmt: skip
+SETTINGS: dict[str, Any] = {
+    "llm_root": "/srv/llm",
+    "gpu_host": {"max_map_count": 1048576, "open_files": 524288},
+    "runtime": {
+        "vllm": "0.32.0",
+        "lock": wheel.LOCK,
+        "device": "cpu",
+        "installer": "uv",
+        "find_links": ["http://10.213.77.1:8090/wheels/"],
+    },
+    "model": {
+        "id": MODEL,
+        "endpoint": "http://10.213.77.1:8090",
+        "stall_timeout_seconds": 15,
+        "file_timeout_seconds": 60,
+    },
+    "engine": {
+        "name": "main",
+        "args": {"max-model-len": 1024},
+        "start_timeout_seconds": 30,
+        "stall_timeout_seconds": 10,
+        "drain_seconds": 20,
+    },
+    "gateway": {
+        "server_name": "standin.fleet.internal",
+        "create_first_key": True,
+        "plaintext_ca_key": True,
+        "rate_limit": {
+            "ip_per_minute": 600,
+            "ip_burst": 60,
+            "key_per_minute": 600,
+            "key_burst": 60,
+        },
+    },
+}
+PYTHON = {DEBIAN12: "3.11", DEBIAN13: "3.13"}
+
+
+class Checkout:
+    """A directory that is to pyinfra and fleet what the repository is."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for directory in ("group_vars", f"inventories/{NAME}"):
+            (root / directory).mkdir(parents=True, exist_ok=True)
+        for name in SHARED:
+            if not (root / name).exists():
+                (root / name).symlink_to(REPOSITORY / name)
+        (root / "inventories" / f"{NAME}.py").write_text(
+            (REPOSITORY / "inventories" / "lab.py").read_text()
+        )
+        self.write()
+
+    @property
+    def inventory(self) -> Path:
+        return self.root / "inventories" / NAME
+
+    def write(
+        self,
+        *hosts: str,
+        host_variables: dict[str, dict[str, Any]] | None = None,
+        **changes: dict[str, Any],
+    ) -> None:
+        """Write hosts (default: both) and settings; `changes` are laid over SETTINGS, by section.
+
+        Values of None take a key out.
+        """
+        names = hosts or (DEBIAN12, DEBIAN13)
+        extra = host_variables or {}
+        layout = current_layout()
+        settings = copy.deepcopy(SETTINGS)
+        for section, values in changes.items():
+            settings[section].update(values)
+        own = {
+            name: {
+                "ansible_host": address_of(name),
+                "runtime": {**settings["runtime"], "python": PYTHON[name]},
+                **extra.get(name, {}),
+            }
+            for name in names
+        }
+        group: dict[str, Any] = {
+            "hosts": own,
+            "vars": {
+                "ansible_user": ADMIN_USER,
+                "ansible_become": True,
+                "ansible_ssh_private_key_file": str(layout.admin_key),
+                "ansible_ssh_common_args": ssh_arguments(layout),
+            },
+        }
+        roles = {role: {"hosts": {name: {} for name in names}} for role in ("gpu", "gateway")}
+        children = {NAME: group, **roles}
+        hosts_file = {"all": {"children": children}}
+        (self.inventory / "hosts.yml").write_text(yaml.safe_dump(hosts_file, sort_keys=False))
+        shared = {key: value for key, value in settings.items() if key != "runtime"}
+        (self.root / "group_vars" / f"{NAME}.yml").write_text(
+            yaml.safe_dump(shared, sort_keys=False)
+        )
+
+    def deploy(self, *options: str) -> Ran:
+        return pyinfra_run.deploy(self.root, f"inventories/{NAME}.py", *options)
+
+    def service(self, host: str) -> Service:
+        """The host's service with the inventory's first key."""
+        return Service(
+            host=host,
+            server_name=SETTINGS["gateway"]["server_name"],
+            ca=self.inventory / "ca.crt",
+            key=(self.inventory / "first-key.txt").read_text().strip(),
+            model=MODEL,
+        )

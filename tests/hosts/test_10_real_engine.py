@@ -1,0 +1,237 @@
+"""The main job on real parts: a bare host, the modelscope client, vLLM, Nginx. One story, in order.
+
+One installation of vLLM and two starts of it: the first deploy, and a reboot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import ssl
+import stat
+import time
+from typing import TYPE_CHECKING
+
+import httpx2
+import openai
+import pytest
+
+from lab import hosts
+from lab.plan import address_of
+from pyinfra_deploy.keys import keyfile
+from pyinfra_deploy.settings import Secret, load_fleet
+from tests.hosts import host_state, pyinfra_run
+from tests.hosts.lab_session import REAL, shell
+from tests.hosts.pyinfra_run import BIN, REPOSITORY, Ran
+from tests.hosts.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyinfra_deploy.settings import Fleet
+
+INVENTORY = "inventories/lab.py"
+# Of the reboot: vLLM's start on two cores takes 30 to 60 s.
+START_SECONDS = 240
+
+pytestmark = pytest.mark.usefixtures("lab_hosts")
+
+
+def deploy(*options: str) -> Ran:
+    return pyinfra_run.deploy(REPOSITORY, INVENTORY, "--limit", REAL, *options)
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    return load_fleet("lab", REPOSITORY)
+
+
+@pytest.fixture(scope="module")
+def service(fleet: Fleet) -> Service:
+    settings = fleet.hosts[REAL].settings
+    assert settings.gateway is not None
+    return Service(
+        host=REAL,
+        server_name=settings.gateway.server_name,
+        ca=fleet.directory / "ca.crt",
+        key=keyfile.first_key_path(fleet).read_text().strip(),
+        model=settings.served_model_name,
+    )
+
+
+class Addressed(httpx2.HTTPTransport):
+    """Sends requests for a name to an address, as DNS would; TLS still checks the name."""
+
+    def __init__(self, address: str, verify: ssl.SSLContext) -> None:
+        super().__init__(verify=verify)
+        self.address = address
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.extensions["sni_hostname"] = request.url.host
+        request.url = request.url.copy_with(host=self.address)
+        return super().handle_request(request)
+
+
+@contextlib.contextmanager
+def official_client(service: Service, key: str) -> Iterator[openai.OpenAI]:
+    context = ssl.create_default_context(cafile=str(service.ca))
+    transport = Addressed(address_of(service.host), context)
+    with httpx2.Client(transport=transport, timeout=120) as http:
+        yield openai.OpenAI(
+            base_url=f"https://{service.server_name}/v1",
+            api_key=key,
+            http_client=http,
+            max_retries=0,
+        )
+
+
+def test_dry_run_on_an_untouched_host_changes_nothing() -> None:
+    before = host_state.tree(REAL)
+    ran = deploy("--dry").done()
+    ran.said("will install the host program", "will pull", "will go live: nothing is live yet")
+    assert host_state.differences(before, host_state.tree(REAL)) == []
+    assert not shell(REAL, "ls -d /srv/llm /etc/llm 2>/dev/null || true")
+
+
+def test_first_deploy(fleet: Fleet, say: Callable[[str], None]) -> None:
+    began = time.monotonic()
+    ran = deploy().done()
+    say(f"first deploy of {REAL} with the real vLLM: {time.monotonic() - began:.0f} s")
+    assert ran.finished(REAL)
+    ran.said("verify: stream:", "verify: burst:")
+    key = keyfile.first_key_path(fleet)
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert key.read_text().strip() not in ran.log
+
+
+def test_second_run_changes_nothing() -> None:
+    files, starts = host_state.tree(REAL), host_state.invocations(REAL)
+    ran = deploy().done()
+    assert ran.unchanged, ran.log
+    assert host_state.invocations(REAL) == starts
+    assert host_state.differences(files, host_state.tree(REAL)) == []
+
+
+def test_ansible_reads_the_same_hosts_and_variables(fleet: Fleet) -> None:
+    done = pyinfra_run.run(
+        [str(BIN / "ansible-inventory"), "-i", "inventories/lab/hosts.yml", "--list"]
+    )
+    assert done.returncode == 0, done.stderr
+    listed = json.loads(done.stdout)
+    variables = listed["_meta"]["hostvars"]
+    assert set(variables) == set(fleet.hosts)
+    for name, host in fleet.hosts.items():
+        ours = {
+            key: value for key, value in host.variables.items() if not isinstance(value, Secret)
+        }
+        assert variables[name] == ours
+        theirs = {group for group, content in listed.items() if name in content.get("hosts", [])}
+        assert host.groups >= theirs - {"_meta"}
+        assert theirs >= host.groups & {"gpu", "gateway", "lab"}
+
+
+def test_official_client_chats_and_streams(service: Service) -> None:
+    with official_client(service, service.key) as client:
+        assert [model.id for model in client.models.list().data] == [service.model]
+        question = [{"role": "user", "content": "Say hello to the operator."}]
+        whole = client.chat.completions.create(
+            model=service.model, messages=question, max_tokens=16
+        )
+        assert (whole.choices[0].message.content or "").strip()
+        arrivals, words = [], ""
+        for chunk in client.chat.completions.create(
+            model=service.model,
+            messages=question,
+            max_tokens=48,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        ):
+            if chunk.choices and chunk.choices[0].delta.content:
+                arrivals.append(time.monotonic())
+                words += chunk.choices[0].delta.content
+    assert words.strip()
+    assert len(arrivals) > 10
+    # Buffered on the way they would all arrive at once, at the end.
+    spread = arrivals[-1] - arrivals[0]
+    assert spread > 0.05
+    assert max(b - a for a, b in itertools.pairwise(arrivals)) < 0.8 * spread
+
+
+def test_wrong_key_is_refused_as_the_official_client_expects(service: Service) -> None:
+    wrong = service.key[:-4] + "AAAA"
+    with official_client(service, wrong) as client, pytest.raises(openai.AuthenticationError):
+        client.models.list()
+    assert service.request("GET", "/v1/models", key=None).status == 401
+    assert service.request("GET", "/health", key=None).status == 200
+    assert service.request("GET", "/metrics").status == 404
+
+
+def test_nothing_but_nginx_and_sshd_listens() -> None:
+    found = {line.rsplit(":", 1)[1] for line in host_state.listeners(REAL)}
+    assert found == {"22 sshd", "80 nginx", "443 nginx"}
+
+
+def test_units_are_hardened() -> None:
+    figures = host_state.exposures(REAL)
+    assert set(figures) >= {
+        "llm-engine@main.service",
+        "llm-gateway.service",
+        "llm-golive@main.service",
+        "llm-pull@main.service",
+        "llm-environment@main.service",
+    }
+    assert {name: figure for name, figure in figures.items() if figure > 2.0} == {}
+
+
+def test_secrets_are_nowhere_they_can_be_read(fleet: Fleet, service: Service) -> None:
+    """The client's key and the CA's are not on the host at all; the host's own keys are closed."""
+    authority = (fleet.directory / "ca.key").read_text().splitlines()[1]
+    verify_key = shell(REAL, "cat /srv/llm/gateway/verify-key* /etc/llm/*verify* 2>/dev/null; "
+                             "find /etc/llm /srv/llm/state /srv/llm/gateway -maxdepth 1 "
+                             "-name '*verify*'", check=False)  # fmt: skip
+    own = [word for word in verify_key.split() if word.startswith("sk-")]
+    for secret in (service.key, authority, *own):
+        places = shell(
+            REAL,
+            "journalctl --no-pager -o cat | grep -cF -f /dev/stdin; true",
+            input_text=f"{secret}\n",
+        )
+        assert places.strip() == "0", f"in the journal: {secret[:6]}..."
+        processes = shell(
+            REAL, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -cF -f /dev/stdin; true",
+            input_text=f"{secret}\n",
+        )  # fmt: skip
+        assert processes.strip() == "0", f"in a process's arguments: {secret[:6]}..."
+        readable = shell(
+            REAL,
+            "find /etc /srv/llm /var /run /tmp /home -xdev -type f -perm -004 -size -2000k "
+            "-not -path '*/site-packages/*' -print0 | xargs -0 grep -lF -f /dev/fd/3 3<&0",
+            input_text=f"{secret}\n",
+            check=False,
+        )
+        assert readable.strip() == "", f"readable by everybody: {readable}"
+    anywhere = shell(
+        REAL,
+        "grep -rlF -f /dev/stdin /etc /srv/llm/state /srv/llm/gateway /srv/llm/engines "
+        "/srv/llm/jobs /var/log /run --exclude-dir=site-packages 2>/dev/null; true",
+        input_text=f"{service.key}\n{authority}\n",
+    )
+    assert anywhere.strip() == "", f"a control machine's secret is on the host: {anywhere}"
+
+
+def test_everything_comes_back_after_a_reboot(service: Service, say: Callable[[str], None]) -> None:
+    starts = host_state.invocations(REAL)
+    boot = shell(REAL, "cat /proc/stat | grep btime; cat /run/systemd/../machine-id || true")
+    hosts.run(REAL, ["sudo", "-n", "systemctl", "reboot"])
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        time.sleep(0.5)
+        with contextlib.suppress(AssertionError, ValueError):
+            if host_state.invocations(REAL) != starts:
+                break
+    seconds = service.wait(START_SECONDS)
+    say(f"{REAL} answered {seconds:.0f} s after its reboot ({boot.split()[-1][:8]})")
+    assert all(host_state.invocations(REAL)[unit] != old for unit, old in starts.items())
+    ran = deploy().done()
+    assert ran.unchanged, ran.log

@@ -1,0 +1,93 @@
+"""Hosts that cannot be reached, runs that are killed, and two runs at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lab import hosts
+from lab.commands import run_checked
+from tests.hosts import pyinfra_run
+from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, upper_of, wait_for
+from tests.hosts.standin_inventory import NAME
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.hosts.pyinfra_run import Ran
+    from tests.hosts.standin_inventory import Checkout
+
+LEASE = "srv/llm/state/lease.json"
+SLOW = {"args": {"seed": 5, "additional-config": {"start_seconds": 4}}}
+
+pytestmark = pytest.mark.usefixtures("steady")
+
+
+def named(ran: Ran, host: str, *words: str) -> None:
+    """The run names the host and the cause, fails, and the other host has been dealt with."""
+    assert ran.code == 1, ran.log
+    assert host in ran.log
+    ran.said(*words)
+    assert ran.finished(DEBIAN12)
+
+
+def test_a_host_that_is_down(checkout: Checkout) -> None:
+    hosts.kill(DEBIAN13)
+    ran = checkout.deploy()
+    hosts.boot(DEBIAN13)
+    named(ran, DEBIAN13)
+    checkout.service(DEBIAN13).wait(30)
+    assert checkout.deploy().done().unchanged
+
+
+def test_a_wrong_ssh_key(checkout: Checkout, tmp_path: Path) -> None:
+    key = tmp_path / "wrong"
+    run_checked(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], what="a key")
+    checkout.write(
+        host_variables={DEBIAN13: {"ansible_ssh_private_key_file": str(key)}},
+    )
+    named(checkout.deploy(), DEBIAN13, "uthentication")
+    checkout.write()
+
+
+def test_a_user_without_sudo(checkout: Checkout) -> None:
+    shell(
+        DEBIAN13,
+        "id nosudo >/dev/null 2>&1 || { useradd -m nosudo && mkdir -p ~nosudo/.ssh && "
+        "cp ~admin/.ssh/authorized_keys ~nosudo/.ssh/ && chown -R nosudo: ~nosudo/.ssh; }",
+    )
+    checkout.write(host_variables={DEBIAN13: {"ansible_user": "nosudo"}})
+    named(checkout.deploy(), DEBIAN13, "sudo")
+    checkout.write()
+
+
+def test_an_unknown_group(checkout: Checkout) -> None:
+    ran = checkout.deploy("--limit", "gatewya")
+    assert ran.code == 1
+    ran.said("matches no group and no host", 'did you mean "gateway"?')
+
+
+def test_two_runs_at_once_never_interleave(checkout: Checkout) -> None:
+    checkout.write(engine=SLOW)
+    first = pyinfra_run.start(checkout.root, f"inventories/{NAME}.py")
+    wait_for((upper_of(DEBIAN12) / LEASE).exists)
+    second = checkout.deploy()
+    assert second.code == 1
+    second.said("another run is at work on this host", "Wait for it")
+    pyinfra_run.finish(first).done()
+    assert checkout.deploy().done().unchanged
+
+
+def test_the_lease_of_a_killed_run_is_taken_over_at_once(checkout: Checkout) -> None:
+    checkout.write()
+    running = pyinfra_run.start(checkout.root, f"inventories/{NAME}.py")
+    wait_for((upper_of(DEBIAN12) / LEASE).exists)
+    os.killpg(running.pid, signal.SIGKILL)
+    pyinfra_run.finish(running)
+    assert (upper_of(DEBIAN12) / LEASE).exists()
+    checkout.deploy().done().said("was killed: taking over")
+    assert not (upper_of(DEBIAN12) / LEASE).exists()
+    assert checkout.deploy().done().unchanged
