@@ -93,6 +93,10 @@ def call(
         return document
     if document is not None and isinstance(document.get("error"), dict):
         raise HostRefused(document["error"])
+    if document is None and _connection_is_dead(host):
+        # A host that lost its power and came back resets the connection: paramiko then reports no
+        # error, only a command that ended without a status and without a word.
+        raise ConnectionLost("it closed before the command had answered")
     raise HostRefused(
         {
             "what": f"`fleet-host {command}` failed on the host",
@@ -101,6 +105,15 @@ def call(
             "detail": [*output.stdout_lines[-10:], *output.stderr_lines[-20:]],
         }
     )
+
+
+def _connection_is_dead(host: Host) -> bool:
+    """Whether SSH to the host is known to be closed; never for a host without SSH (@local)."""
+    client = getattr(host.connector, "client", None)
+    if client is None:
+        return False
+    transport = client.get_transport()
+    return transport is None or not transport.is_active()
 
 
 def _document(lines: list[str]) -> dict[str, Any] | None:

@@ -1,0 +1,54 @@
+"""Calling the host program: what a dead connection is told apart from."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pyinfra_deploy.operations import program
+
+
+class FakeHost:
+    """A host whose command ends so; `active` is paramiko's word on the connection, None: no SSH."""
+
+    def __init__(self, ok: bool, stdout: list[str], active: bool | None) -> None:
+        self.output = SimpleNamespace(stdout_lines=stdout, stderr_lines=[])
+        self.ok = ok
+        transport = SimpleNamespace(is_active=lambda: active)
+        client = SimpleNamespace(get_transport=lambda: transport)
+        self.connector = SimpleNamespace(client=client) if active is not None else object()
+
+    def run_shell_command(self, *_arguments: Any, **_options: Any) -> tuple[bool, Any]:
+        return self.ok, self.output
+
+
+@pytest.fixture(autouse=True)
+def no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "connector_arguments", lambda state, host: {})
+
+
+def call(host: FakeHost) -> dict[str, Any]:
+    state: Any = None
+    fake: Any = host
+    return program.call(state, fake, "job status", {}, llm_root="/srv/llm")
+
+
+@pytest.mark.parametrize("stdout", [[], ['{"state": "run']])
+def test_a_connection_that_was_reset_is_lost(stdout: list[str]) -> None:
+    with pytest.raises(program.ConnectionLost, match="closed before"):
+        call(FakeHost(ok=False, stdout=stdout, active=False))
+
+
+@pytest.mark.parametrize("active", [True, None])
+def test_a_program_without_an_answer_is_a_failure(active: bool | None) -> None:
+    with pytest.raises(program.HostRefused, match="failed on the host"):
+        call(FakeHost(ok=False, stdout=["Killed"], active=active))
+
+
+def test_an_answer_counts_even_when_the_connection_has_closed() -> None:
+    refusal = '{"error": {"what": "no", "why": "because", "fix": "do", "detail": []}}'
+    with pytest.raises(program.HostRefused, match="no"):
+        call(FakeHost(ok=False, stdout=[refusal], active=False))
+    assert call(FakeHost(ok=True, stdout=['{"a": 1}'], active=False)) == {"a": 1}
