@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 # A module with `register(commands)`, which adds its subcommand and sets the default `run`, a
 # function of the parsed arguments that returns the exit code.
-COMMANDS = ("pyinfra_deploy.settings.commands", "pyinfra_deploy.keys.commands")
+COMMANDS = (
+    "pyinfra_deploy.settings.commands",
+    "pyinfra_deploy.keys.commands",
+    "pyinfra_deploy.facts_commands",
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

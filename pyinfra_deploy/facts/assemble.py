@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +31,7 @@ Parsed = TypeVar("Parsed")
 
 BMC = "/dev/ipmi"
 SMI_CONF = "/etc/nvidia/nvidia-smi.conf"
+_PYTHON = re.compile(r"/bin/python3\.\d+$")
 
 
 class _Outputs:
@@ -118,7 +120,8 @@ def _smi_report(outputs: _Outputs) -> tuple[nvidia_xml.SmiReport | None, DriverF
     if output is None:
         outputs.note(raw.SMI_XML, "was not collected")
         query = outputs.raw.get(raw.SMI_QUERY)
-        return None, query and failure_of_run(query.text, query.exit, query.stderr)
+        failed = failure_of_run(query.text, query.exit, query.stderr) if query else None
+        return None, failed
     try:
         report = nvidia_xml.parse_smi_xml(output.text)
     except UnreadableOutput as error:
@@ -156,7 +159,7 @@ def _driver(outputs: _Outputs, known: dict[str, Any]) -> dict[str, Any]:
         "library_version": library or (library_version_in(smi.text + smi.stderr) if smi else None),
         "bmc_present": None if paths is None else any(path.startswith(BMC) for path in paths),
         "nvidia_smi_conf_present": None if paths is None else SMI_CONF in paths,
-        "pythons": tuple(path for path in paths or () if "/bin/python3" in path),
+        "pythons": tuple(path for path in paths or () if _PYTHON.search(path)),
     }
 
 

@@ -1,0 +1,26 @@
+"""Read the raw outputs of each host into a directory: `fleet facts collect` runs this.
+
+    pyinfra -y --data facts_directory=/tmp/facts inventories/prod.py \
+        pyinfra_deploy/deploys/collect_facts.py
+
+Has no operation: nothing on a host is changed.
+"""
+
+from pathlib import Path
+
+from pyinfra import host, logger
+
+from pyinfra_deploy.facts.collected import TIMEOUT_SECONDS, CollectedOutputs, write_directory
+
+outputs = host.get_fact(
+    CollectedOutputs,
+    mask_uuids=bool(host.data.get("facts_mask_uuids")),
+    _timeout=TIMEOUT_SECONDS,
+)
+if outputs:
+    try:
+        write_directory(Path(host.data.facts_directory) / host.data.fleet["host"], outputs)
+    except OSError as error:
+        # Raised on, it would end the run of all hosts.
+        host.log_styled(f"cannot write: {error}", fg="red", log_func=logger.error)
+        host.state.fail_hosts({host})
