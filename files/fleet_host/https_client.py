@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import socket
 import ssl
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from _typeshed import WriteableBuffer
 
 ADDRESS = "127.0.0.1"
 
@@ -25,19 +28,28 @@ class UnansweredError(Exception):
         self.look_at = look_at
 
 
+class Line(NamedTuple):
+    """A line of an answer, when it was there, in seconds since the request was sent, and with which
+    read of the socket it came."""
+
+    text: str
+    seconds: float
+    read: int
+
+
 @dataclass
 class Reply:
-    """An answer. lines: (line, seconds since the request was sent) in order of arrival."""
+    """An answer, its lines in order of arrival."""
 
     method: str
     path: str
     status: int
     headers: dict[str, str]
-    lines: list[tuple[str, float]] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
     seconds: float = 0.0
 
     def text(self) -> str:
-        return "\n".join(line for line, _ in self.lines)
+        return "\n".join(line.text for line in self.lines)
 
     def json(self) -> dict[str, Any]:
         """The body as an object; empty when it is none."""
@@ -48,8 +60,38 @@ class Reply:
         return document if isinstance(document, dict) else {}
 
 
+class _CountedReads(io.RawIOBase):
+    """A socket's stream that counts its reads. One read of TLS brings one record at most, so what
+    was sent in one piece comes in one read however slow this machine is, and what was sent piece
+    by piece comes in as many; times alone cannot tell the two apart on a busy machine."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self._raw = raw
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int | None:
+        self.count += 1
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *arguments: Any, **more: Any) -> None:
+        super().__init__(sock, *arguments, **more)
+        self.reads = _CountedReads(self.fp.detach())
+        self.fp = io.BufferedReader(self.reads)
+
+
 class _Connection(http.client.HTTPConnection):
     """To ADDRESS whatever the server is called, from a chosen source address."""
+
+    response_class = _Response
 
     def __init__(self, client: Client, timeout_seconds: float) -> None:
         super().__init__(client.server_name, client.port, timeout=timeout_seconds)
@@ -112,11 +154,12 @@ class Client:
         try:
             used.request(method, path, data, sent)
             answer = used.getresponse()
+            assert isinstance(answer, _Response)
             found = {name.lower(): value for name, value in answer.getheaders()}
             reply = Reply(method, path, answer.status, found)
             for line in answer:
                 text = line.decode("utf-8", "replace").rstrip("\r\n")
-                reply.lines.append((text, time.monotonic() - began))
+                reply.lines.append(Line(text, time.monotonic() - began, answer.reads.count))
             # Iterating stops before the answer counts as read, which a kept connection needs.
             answer.read()
         except (OSError, http.client.HTTPException) as error:

@@ -58,7 +58,7 @@ class Repository:
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     for name in ("ANSIBLE_CONFIG", "ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST"):
         monkeypatch.delenv(name, raising=False)
-    # A path such as inventories/lab.py is of the working directory, which may have a lab of its own.
+    # A path such as inventories/lab.py is of the working directory, which may have its own lab.
     monkeypatch.chdir(tmp_path)
     return Repository(tmp_path)
 

@@ -58,12 +58,13 @@ def start_gateway(
 
     running: list[Gateway] = []
 
-    def start(**settings: Any) -> Gateway:
+    def start(replacements: dict[str, str] | None = None, **settings: Any) -> Gateway:
         directory = prefix / str(len(running))
         directory.mkdir()
         for name in ("tls.crt", "tls.key"):
             shutil.copy(prefix / name, directory)
         running.append(Gateway(directory, key[1], **settings))
+        running[-1].replacements = replacements or {}
         running[-1].start()
         return running[-1]
 
@@ -90,6 +91,10 @@ def write_certificate(directory: Path) -> None:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now)
         .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName("llm.example.com")]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(private, hashes.SHA256())
     )
     (directory / "tls.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

@@ -162,6 +162,7 @@ class Gateway:
 
     def __init__(self, directory: Path, keys: dict[str, Any], **settings: Any) -> None:
         self.directory = directory
+        self.replacements: dict[str, str] = {}  # in the configuration, to break it on purpose
         self.https_port, self.http_port = free_port(), free_port()
         self.engine = StubEngine(directory / "engine.sock")
         self.keys_file = directory / "keys.json"
@@ -203,6 +204,9 @@ class Gateway:
             ipv6=has_ipv6(),
         )
         (text,) = render(self.settings, host).files.values()
+        for right, wrong in self.replacements.items():
+            assert right in text
+            text = text.replace(right, wrong)
         return on_loopback(text)
 
     def start_auth(self) -> None:
