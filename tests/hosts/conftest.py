@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,8 @@ import pytest
 
 from lab.hub import control
 from tests.hosts import lab_session
-from tests.hosts.standin_inventory import MODEL, Checkout
+from tests.hosts.real_deploy import RealDeploy
+from tests.hosts.standin_inventory import Checkout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,11 +68,19 @@ def steady(checkout: Checkout) -> Checkout:
 
 @pytest.fixture
 def hub_faults() -> Iterator[Callable[..., None]]:
-    """Switch faults of the stand-in's model on; off again after the test."""
+    """Switch faults of the lab's hub on; off again after the test."""
 
     def switch(*faults: Fault) -> None:
         control.reset_counters()
-        control.set_faults(*(replace(fault, model=MODEL) for fault in faults))
+        control.set_faults(*faults)
 
     yield switch
     control.clear_faults()
+
+
+@pytest.fixture(scope="session")
+def real_deploy(lab_hosts: None) -> Iterator[RealDeploy]:
+    """The real vLLM's first deploy, in the background from the first test on."""
+    deploy = RealDeploy()
+    yield deploy
+    deploy.stop()

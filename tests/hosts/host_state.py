@@ -27,26 +27,13 @@ def tree(host: str) -> dict[str, str]:
     names: list[str] = []
     for path in ALIVE:
         names += ["-path", f"./{path}", "-o"]
-    argv = [
-        "find",
-        ".",
-        "(",
-        *names[:-1],
-        ")",
-        "-prune",
-        "-o",
-        "-printf",
-        "%P\\t%m %U %G %s %T@\\n",
-    ]
+    # Of a directory not its time: every temporary file in it changes that.
+    shown = ["-type", "d", "-printf", r"%P\t%m %U %G\n", "-o", "-printf", r"%P\t%m %U %G %s %T@\n"]
+    argv = ["find", ".", "(", *names[:-1], ")", "-prune", "-o", *shown]
     output = subprocess.run(
         argv, cwd=upper_of(host), capture_output=True, text=True, check=True
     ).stdout
-    # A directory's time and size change with every temporary file in it.
-    return {
-        path: rest if not (upper_of(host) / path).is_dir() else rest.split()[0]
-        for path, rest in (line.split("\t") for line in output.splitlines())
-        if path
-    }
+    return dict(line.split("\t") for line in output.splitlines())
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
@@ -90,3 +77,23 @@ def exposures(host: str) -> dict[str, float]:
         assert match, f"{host}: {instance}: {output[-400:]}"
         figures[instance] = float(match[1])
     return figures
+
+
+def places_of(host: str, secret: str) -> list[str]:
+    """Where a secret can be read on a host by who must not: the journal, the arguments of
+    processes, files that everybody may read. `here` names every file that holds it at all."""
+    script = """
+        umask 077
+        cat > /run/sought
+        journalctl --no-pager -o cat | grep -qF -f /run/sought && echo journal
+        cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -qF -f /run/sought && echo arguments
+        find /etc /srv /var /run /tmp /home /opt /dev/shm -type f -size -4000k \
+            -not -path '*/site-packages/*' -not -path /run/sought \\
+            -exec grep -lF -f /run/sought {} + |
+        while read -r file; do
+            find "$file" -perm -004 -printf 'readable %p\\n'
+            echo "here $file"
+        done
+        rm /run/sought
+    """
+    return shell(host, script, input_text=f"{secret}\n").splitlines()

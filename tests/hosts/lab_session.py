@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from lab import hosts, lifecycle, network
 from lab.hub import daemon
-from lab.hub.places import hub_directory, wheels_directory
+from lab.hub.places import hub_directory, models_directory, wheels_directory
+from lab.hub.store import publish, revision
 from lab.inventory import write_inventory
 from lab.layout import current_layout
 from lab.models.catalogue import make_missing
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 REAL = "gpu101"
 DEBIAN12 = "gpu102"
 DEBIAN13 = "t81"
+FIRST_MODEL = "lab/tiny-qwen3-moe"
+SECOND_MODEL = "lab/tiny-second"
 # The roles are in the inventory of whoever deploys to a host. In the lab's own, the stand-in hosts
 # have none: `fleet keys create lab` must not reach them.
 HOSTS = (
@@ -52,12 +55,15 @@ def bring_up(say: Callable[[str], None], *, keep: bool) -> Callable[[], None]:
             hosts.wait_ssh(host.name)
         lifecycle.tidy(lab)
     make_missing(hub, say)
+    publish_second_model(hub)
     wheel.publish(wheels_directory(hub))
     daemon.start(hub, daemon.DEFAULT_ADDRESS)
 
     def put_back() -> None:
         if keep:
             return
+        shutil.rmtree(models_directory(hub) / SECOND_MODEL, ignore_errors=True)
+        (wheels_directory(hub) / wheel.WHEEL_NAME).unlink(missing_ok=True)
         if not hub_ran:
             daemon.stop(hub)
         if was_down:
@@ -69,6 +75,17 @@ def bring_up(say: Callable[[str], None], *, keep: bool) -> Callable[[], None]:
             lifecycle.tidy(lab)
 
     return put_back
+
+
+def publish_second_model(hub: Path) -> None:
+    """A copy of the lab's smallest model under another name, for the tests alone."""
+    models = models_directory(hub)
+    made = hub / "making-second"
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.copytree(revision(models, FIRST_MODEL, "master").directory, made)
+    (made / "README.md").write_text("The tests' second model.\n")
+    publish(models, made, SECOND_MODEL)
+    shutil.rmtree(made, ignore_errors=True)
 
 
 def _drop(lab: lifecycle.Lab, names: Iterable[str]) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +29,8 @@ class Ran:
 
     @property
     def failed(self) -> set[str]:
+        if "No hosts remaining!" in self.log:  # then pyinfra prints no results
+            return set(re.findall(r"\[([^]]+)\] +Connected", self.log))
         return set(self.results.get("failed_hosts", []))
 
     @property
@@ -64,24 +69,43 @@ def command(inventory: str, *options: str, deploy: str = "deploy.py") -> list[st
     return [str(BIN / "pyinfra"), "-y", "--json", *options, inventory, deploy]
 
 
-def start(root: Path, inventory: str, *options: str) -> subprocess.Popen[str]:
-    """The deploy in the background, in a process group of its own."""
-    return subprocess.Popen(
+@dataclass
+class Running:
+    """A deploy in the background, in a process group of its own. Its output goes into files: a
+    pipe that nobody reads would stop it."""
+
+    process: subprocess.Popen[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+    def finish(self, timeout_seconds: float = TIMEOUT_SECONDS) -> Ran:
+        self.process.wait(timeout=timeout_seconds)
+        return Ran(self.process.returncode, _text(self.stderr), _results(_text(self.stdout)))
+
+    def kill(self) -> None:
+        """kill -9, as the kernel does when memory is short."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def start(root: Path, inventory: str, *options: str) -> Running:
+    stdout, stderr = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - Running's
+    process = subprocess.Popen(
         command(inventory, *options),
         cwd=root,
         env=environment(),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
+        stdout=stdout,
+        stderr=stderr,
         start_new_session=True,
     )
-
-
-def finish(process: subprocess.Popen[str], timeout_seconds: float = TIMEOUT_SECONDS) -> Ran:
-    stdout, stderr = process.communicate(timeout=timeout_seconds)
-    return Ran(process.returncode, stderr, _results(stdout))
+    return Running(process, stdout, stderr)
 
 
 def _results(stdout: str) -> dict[str, Any]:
@@ -93,17 +117,11 @@ def _results(stdout: str) -> dict[str, Any]:
 
 
 def deploy(root: Path, inventory: str, *options: str) -> Ran:
-    return finish(start(root, inventory, *options))
+    return start(root, inventory, *options).finish()
 
 
-def run(
-    argv: list[str], *, root: Path = REPOSITORY, **more: Any
-) -> subprocess.CompletedProcess[str]:
+def run(argv: list[str], *, root: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
     """Another program of the project, such as `fleet`."""
     return subprocess.run(
-        argv, cwd=root, env=environment(), capture_output=True, text=True, check=False, **more
+        argv, cwd=root, env=environment(), capture_output=True, text=True, check=False
     )
-
-
-def tail(stream: IO[str] | None) -> str:
-    return stream.read() if stream else ""

@@ -11,8 +11,8 @@ from lab.inventory import ssh_arguments
 from lab.layout import current_layout
 from lab.plan import ADMIN_USER, address_of
 from tests.hosts import pyinfra_run
-from tests.hosts.lab_session import DEBIAN12, DEBIAN13
-from tests.hosts.pyinfra_run import REPOSITORY, Ran
+from tests.hosts.lab_session import DEBIAN12, DEBIAN13, FIRST_MODEL, SECOND_MODEL
+from tests.hosts.pyinfra_run import REPOSITORY, Ran, Running
 from tests.hosts.service import Service
 from tests.standin import wheel
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "standin"
-MODEL = "lab/tiny-qwen3-moe"
+# A model for each host, so that a fault of the hub can be one host's alone.
+MODELS = {DEBIAN12: FIRST_MODEL, DEBIAN13: SECOND_MODEL}
 SHARED = ("deploy.py", "ansible.cfg", "pyinfra_deploy", "files", "templates", "locks", "gateway",
           "tests")  # fmt: skip
 SETTINGS: dict[str, Any] = {
@@ -34,7 +35,6 @@ SETTINGS: dict[str, Any] = {
         "find_links": ["http://10.213.77.1:8090/wheels/"],
     },
     "model": {
-        "id": MODEL,
         "endpoint": "http://10.213.77.1:8090",
         "stall_timeout_seconds": 15,
         "file_timeout_seconds": 60,
@@ -100,6 +100,7 @@ class Checkout:
             name: {
                 "ansible_host": address_of(name),
                 "runtime": {**settings["runtime"], "python": PYTHON[name]},
+                "model": {**settings["model"], "id": MODELS[name]},
                 **extra.get(name, {}),
             }
             for name in names
@@ -117,13 +118,18 @@ class Checkout:
         children = {NAME: group, **roles}
         hosts_file = {"all": {"children": children}}
         (self.inventory / "hosts.yml").write_text(yaml.safe_dump(hosts_file, sort_keys=False))
-        shared = {key: value for key, value in settings.items() if key != "runtime"}
+        own_sections = ("runtime", "model")
+        shared = {key: value for key, value in settings.items() if key not in own_sections}
         (self.root / "group_vars" / f"{NAME}.yml").write_text(
             yaml.safe_dump(shared, sort_keys=False)
         )
 
+    def start(self, *options: str) -> Running:
+        """The deploy in the background."""
+        return pyinfra_run.start(self.root, f"inventories/{NAME}.py", *options)
+
     def deploy(self, *options: str) -> Ran:
-        return pyinfra_run.deploy(self.root, f"inventories/{NAME}.py", *options)
+        return self.start(*options).finish()
 
     def service(self, host: str) -> Service:
         """The host's service with the inventory's first key."""
@@ -132,5 +138,5 @@ class Checkout:
             server_name=SETTINGS["gateway"]["server_name"],
             ca=self.inventory / "ca.crt",
             key=(self.inventory / "first-key.txt").read_text().strip(),
-            model=MODEL,
+            model=MODELS[host],
         )

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lab import hosts
 from lab.commands import run_checked
-from tests.hosts import pyinfra_run
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, upper_of, wait_for
-from tests.hosts.standin_inventory import NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,21 +68,20 @@ def test_an_unknown_group(checkout: Checkout) -> None:
 
 def test_two_runs_at_once_never_interleave(checkout: Checkout) -> None:
     checkout.write(engine=SLOW)
-    first = pyinfra_run.start(checkout.root, f"inventories/{NAME}.py")
+    first = checkout.start()
     wait_for((upper_of(DEBIAN12) / LEASE).exists)
     second = checkout.deploy()
     assert second.code == 1
     second.said("another run is at work on this host", "Wait for it")
-    pyinfra_run.finish(first).done()
+    first.finish().done()
     assert checkout.deploy().done().unchanged
 
 
 def test_the_lease_of_a_killed_run_is_taken_over_at_once(checkout: Checkout) -> None:
     checkout.write()
-    running = pyinfra_run.start(checkout.root, f"inventories/{NAME}.py")
+    running = checkout.start()
     wait_for((upper_of(DEBIAN12) / LEASE).exists)
-    os.killpg(running.pid, signal.SIGKILL)
-    pyinfra_run.finish(running)
+    running.kill()
     assert (upper_of(DEBIAN12) / LEASE).exists()
     checkout.deploy().done().said("was killed: taking over")
     assert not (upper_of(DEBIAN12) / LEASE).exists()

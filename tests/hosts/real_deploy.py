@@ -1,0 +1,45 @@
+"""The first deploy of the real vLLM takes minutes, mostly waiting: other tests run meanwhile."""
+
+from __future__ import annotations
+
+import time
+
+from tests.hosts import pyinfra_run
+from tests.hosts.lab_session import REAL
+from tests.hosts.pyinfra_run import REPOSITORY, Ran, Running
+
+INVENTORY = "inventories/lab.py"
+
+
+def deploy(*options: str) -> Ran:
+    return pyinfra_run.deploy(REPOSITORY, INVENTORY, "--limit", REAL, *options)
+
+
+class RealDeploy:
+    """One deploy in the background, and its end when it is asked for."""
+
+    def __init__(self) -> None:
+        self._running: Running | None = None
+        self._ran: Ran | None = None
+        self._began = 0.0
+
+    def begin(self) -> None:
+        if self._running is None:
+            self._began = time.monotonic()
+            self._running = pyinfra_run.start(REPOSITORY, INVENTORY, "--limit", REAL)
+
+    def end(self) -> Ran:
+        """Wait for it. The result, the same at each call."""
+        self.begin()
+        if self._ran is None and self._running is not None:
+            self._ran = self._running.finish()
+        assert self._ran is not None
+        return self._ran
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def stop(self) -> None:
+        if self._running is not None:
+            self._running.kill()
