@@ -96,8 +96,9 @@ def _figures(lines: list[str]) -> EngineFigures:
 
 def _sizes(pattern: re.Pattern[str], text: str) -> list[float]:
     return [
-        float(number) * (GIB if unit == "GiB" else 10**9)
-        for number, unit in pattern.findall(text)
+        # Old versions wrote GB and divided by 2**30 all the same (worker.py of 0.6).
+        float(number) * GIB
+        for number, _unit in pattern.findall(text)
         if number.count(".") <= 1 and number not in (".", "-")
     ]
 

@@ -96,12 +96,15 @@ class KvCache:
 
     def longest(self, available_bytes: float, limit: int) -> int:
         """The largest max-model-len, up to `limit`, of which one request fits; 0 if none does."""
-        if self.concurrency(available_bytes, limit) >= 1:
+        blocks = self.blocks(available_bytes)
+        if blocks >= self.request_blocks(limit):
             return limit
-        low, high = 0, limit
+        if blocks < self.request_blocks(1):
+            return 0
+        low, high = 1, limit
         while low < high:
             middle = (low + high + 1) // 2
-            if self.request_blocks(middle) <= self.blocks(available_bytes):
+            if self.request_blocks(middle) <= blocks:
                 low = middle
             else:
                 high = middle - 1
@@ -116,7 +119,7 @@ def kv_cache(
     batch_tokens: int,
 ) -> KvCache | None:
     """The cache of the fullest GPU of a layout; None where the architecture's is not known."""
-    if shape.cache_unknown:
+    if shape.cache_unknown or layout.pipeline > shape.layers:
         return None
     stages = stage_layers(shape.layers, layout.pipeline)
     caches = [
@@ -136,9 +139,10 @@ def _stage(
     last: bool,
 ) -> KvCache:
     counts: dict[Attention, int] = {}
-    for layer in stage:
-        kind = shape.attention[layer]
-        counts[kind] = counts.get(kind, 0) + 1
+    kinds = shape.attention[stage.start : stage.stop]
+    for kind in ("full", "sliding", "linear"):
+        if number := kinds.count(kind):
+            counts[kind] = number
     speculation = choice.speculation if last else None
     if speculation is not None and speculation.draft_layers:
         counts["full"] = counts.get("full", 0) + speculation.draft_layers

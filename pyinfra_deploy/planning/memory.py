@@ -20,8 +20,6 @@ from pyinfra_deploy.planning.weights import count_bytes, stage_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from packaging.version import Version
-
     from pyinfra_deploy.facts.hardware import Gpu
     from pyinfra_deploy.planning.engine_choice import EngineChoice
     from pyinfra_deploy.planning.engine_log import EngineFigures
@@ -87,9 +85,10 @@ def budget(
     vllm_version: str | None,
     typical_tokens: int = TYPICAL_TOKENS,
 ) -> MemoryBudget | None:
-    """The budget of a layout on GPUs like `gpu`; None where its memory is not known."""
+    """The budget of a layout on GPUs like `gpu`; None where its memory is not known, or where there
+    are more pipeline stages than layers."""
     total = usable_bytes(gpu)
-    if total is None:
+    if total is None or layout.pipeline > shape.layers:
         return None
     if choice.pooling:
         shape = replace(shape, pooling=True)
@@ -182,13 +181,3 @@ def _with_capacity(found: MemoryBudget, limit: int) -> MemoryBudget:
 
 def in_gib(size: float) -> str:
     return f"{size / GIB:.1f} GiB"
-
-
-def usable_now(
-    gpu: Gpu, version: Version | None, choice: EngineChoice
-) -> tuple[float, float] | None:
-    """(free, wanted at start) bytes: vLLM refuses to start when less is free than it is granted."""
-    total = usable_bytes(gpu)
-    if total is None or gpu.memory_used_mib is None:
-        return None
-    return total.high - gpu.memory_used_mib * 2**20, total.low * choice.utilization_for(version)

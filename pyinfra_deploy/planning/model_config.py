@@ -26,6 +26,9 @@ from pyinfra_deploy.planning.weights import count_bytes
 CONFIG = "config.json"
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 _ELEMENT = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
+# Of an image encoder, where only the language model could be counted: recorded starts show 0.8 to
+# 1.9 GiB.
+ENCODER_BYTES = round(1.2 * 2**30)
 # More layers than any model has: such a file is broken, and planning it would take for ever.
 _MOST_LAYERS = 2000
 
@@ -56,6 +59,8 @@ def read_model(
         shape = replace(shape, weights=checkpoint.weights)
     else:
         total = round(count_bytes(shape, shape.quantization).total)
+        if shape.multimodal:
+            total += ENCODER_BYTES
         shape = replace(shape, weights=Weights(total, "computed"))
         findings.append(_computed(host, shape))
     findings.extend(_unknowns(host, shape))

@@ -47,6 +47,7 @@ def read_quantization(config: Fields) -> Quantization | None:
         group_size=_group(fields) or _GROUP.get(method),
         activation_scheme=fields.text("activation_scheme"),
         experts_only=method in _EXPERTS_ONLY,
+        expert_bits=4 if config.text("expert_dtype") in ("fp4", "mxfp4") else None,
     )
 
 

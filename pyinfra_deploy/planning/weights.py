@@ -10,11 +10,14 @@ it; the shape alone hits the sizes of 20 published checkpoints within 1% (docs/m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pyinfra_deploy.planning.layout import stage_layers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyinfra_deploy.planning.layout import Layout
     from pyinfra_deploy.planning.model_shape import ModelShape, Quantization
 
@@ -42,24 +45,31 @@ class LayerBytes:
 
 @dataclass(frozen=True)
 class ModelBytes:
-    """Bytes of all parts, as the checkpoint has them."""
+    """Bytes of all parts, as the checkpoint has them. kinds: of each layer, its index in parts."""
 
     embedding: float
     output: float
-    layers: tuple[LayerBytes, ...]
+    parts: tuple[LayerBytes, ...]
+    kinds: tuple[int, ...]
     draft: LayerBytes
     draft_layers: int
 
     @property
     def served(self) -> float:
         """Without MTP layers, which vLLM loads only for speculation."""
-        return self.embedding + self.output + sum(layer.total for layer in self.layers)
+        return self.embedding + self.output + self.summed([part.total for part in self.parts])
+
+    def summed(self, sizes: Sequence[float], layers: range | None = None) -> float:
+        """The sum over layers, given one size a kind."""
+        kinds = self.kinds if layers is None else self.kinds[layers.start : layers.stop]
+        return sum(kinds.count(kind) * size for kind, size in enumerate(sizes))
 
     @property
     def total(self) -> float:
         return self.served + self.draft.total * self.draft_layers
 
 
+@lru_cache(maxsize=64)
 def count_bytes(shape: ModelShape, quantization: Quantization | None) -> ModelBytes:
     """The parts of a model, with its linear layers in `quantization`."""
     element = float(shape.element_bytes)
@@ -69,19 +79,23 @@ def count_bytes(shape: ModelShape, quantization: Quantization | None) -> ModelBy
     if quantization is not None:
         expert = bytes_per_weight(quantization)
         linear = element if quantization.experts_only else expert
-    kinds: dict[tuple[str, bool], LayerBytes] = {}
-    layers = []
+        if quantization.expert_bits is not None:
+            # Four bits and a one-byte scale for every 32.
+            expert = quantization.expert_bits / 8 + 1 / 32
+    parts: dict[tuple[bool, bool], LayerBytes] = {}
+    kinds = []
     flags = shape.experts.layers if shape.experts else (False,) * shape.layers
     for kind, has_experts in zip(shape.attention, flags, strict=True):
-        key = (kind, has_experts)
-        if key not in kinds:
-            kinds[key] = _layer(shape, kind == "linear", has_experts, linear, expert, element)
-        layers.append(kinds[key])
+        key = (kind == "linear", has_experts)
+        if key not in parts:
+            parts[key] = _layer(shape, *key, linear, expert, element)
+        kinds.append(list(parts).index(key))
     draft = _layer(shape, False, bool(shape.experts), linear, expert, element)
     return ModelBytes(
         embedding=vocabulary * element,
         output=0.0 if shape.tied_embeddings or shape.pooling else vocabulary * element,
-        layers=tuple(layers),
+        parts=tuple(parts.values()),
+        kinds=tuple(kinds),
         draft=draft,
         draft_layers=shape.draft_layers,
     )
@@ -175,12 +189,11 @@ def stage_bytes(
     tensor = layout.tensor
     # TP over more ranks than KV heads repeats each head (max(1, kv // tp) in vLLM).
     copies = max(1.0, tensor / shape.kv_heads)
+    per_layer = [_rank_bytes(layer, tensor, copies, layout.expert_ranks) for layer in parts.parts]
     found = []
     stages = stage_layers(shape.layers, layout.pipeline)
     for number, stage in enumerate(stages):
-        size = 0.0
-        for index in stage:
-            size += _rank_bytes(parts.layers[index], tensor, copies, layout.expert_ranks)
+        size = parts.summed(per_layer, stage)
         last = number == len(stages) - 1
         if number == 0:
             size += _vocabulary(shape, parts.embedding, tensor)
@@ -218,7 +231,7 @@ def _vocabulary(shape: ModelShape, size: float, tensor: int) -> float:
 def _scale(shape: ModelShape, parts: ModelBytes) -> tuple[float, float]:
     """(factor on the counted parts, bytes that are none of them)."""
     weights = shape.weights
-    if weights.source == "computed" or parts.total <= 0:
+    if parts.total <= 0 or (weights.source == "computed" and not shape.multimodal):
         return 1.0, 0.0
     # MTP layers that the configuration tells of may have been left out of a repack.
     counted = parts.total
