@@ -1,0 +1,233 @@
+"""What surrounds the GPUs: PCIe isolation, packages, cooling, kernel limits, disk and memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.planning.gpu_table import is_passive, named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyinfra_deploy.facts.hardware import Hardware
+    from pyinfra_deploy.settings.schema import Settings
+
+GIB = 1024**3
+_NCCL = "NCCL user guide, troubleshooting: PCI Access Control Services"
+
+
+def host_findings(
+    hardware: Hardware,
+    settings: Settings,
+    model_bytes: int | None,
+    model_on_host: bool,
+    uses_gpus: bool,
+) -> Iterator[Finding]:
+    yield from _unread(hardware)
+    if uses_gpus:
+        yield from _isolation(hardware, settings)
+        yield from _packages(hardware, settings)
+        yield from _cooling(hardware, settings)
+    yield from _map_count(hardware, settings)
+    yield from _room(hardware, settings, model_bytes, model_on_host)
+
+
+def _unread(hardware: Hardware) -> Iterator[Finding]:
+    """An unknown is said as one. Without nvidia-smi nothing is known at all: refused elsewhere."""
+    unread = [
+        (name, why)
+        for name, why in hardware.unread
+        if hardware.gpus or not name.startswith("nvidia-smi")
+    ]
+    if unread:
+        yield Finding(
+            "facts.unread",
+            "warn",
+            hardware.host,
+            "facts",
+            f"not all of the host could be read; what depends on it is not judged: "
+            f"{', '.join(name for name, _ in unread)}",
+            "mend what is named below and collect the facts again",
+            evidence="; ".join(f"{name}: {why}" for name, why in unread[:6]),
+            source="fleet facts collect",
+        )
+
+
+def _workers(settings: Settings) -> int:
+    size = settings.engine.args.get("tensor-parallel-size", 1)
+    return size if isinstance(size, int) else 1
+
+
+def _has_nvlink(hardware: Hardware) -> bool:
+    links = hardware.topology.links if hardware.topology is not None else ()
+    return any(link == "NV" for row in links for link in row)
+
+
+def _isolation(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
+    if _workers(settings) < 2 or _has_nvlink(hardware):
+        return
+    if hardware.acs_enabled_bridges:
+        yield Finding(
+            "pcie.acs-enabled",
+            "warn",
+            hardware.host,
+            "PCIe bridges",
+            "ACS is on between the GPUs, which have no NVLink: what they send to each other goes "
+            "through the root complex, and NCCL is known to hang or crawl so",
+            "switch ACS off in the BIOS, or for each bridge at boot: setpci -s BRIDGE "
+            'ECAP_ACS+0x6.w=0000; as a stopgap set engine.env: {NCCL_P2P_DISABLE: "1"}',
+            evidence=f"ACS on at {', '.join(hardware.acs_enabled_bridges[:6])}; "
+            f"tensor-parallel-size {_workers(settings)}"
+            + ("; IOMMU on" if hardware.iommu_enabled else ""),
+            source=_NCCL,
+        )
+    elif hardware.iommu_enabled and hardware.iommu_passthrough is not True:
+        yield Finding(
+            "pcie.iommu-enabled",
+            "warn",
+            hardware.host,
+            "IOMMU",
+            "the IOMMU translates what the GPUs send to each other, which have no NVLink: NCCL is "
+            "known to hang or crawl so",
+            "add iommu=pt to the kernel's command line (or switch VT-d or AMD-Vi off in the BIOS) "
+            'and reboot; as a stopgap set engine.env: {NCCL_P2P_DISABLE: "1"}',
+            evidence=f"IOMMU on, not in passthrough; tensor-parallel-size {_workers(settings)}",
+            source=_NCCL,
+        )
+
+
+def _packages(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
+    exposed = [
+        package
+        for package in hardware.packages
+        if package.upgradable_unattended and not package.held
+    ]
+    if not exposed:
+        return
+    will_hold = settings.gpu_driver != "check"
+    yield Finding(
+        "gpu.packages-not-held",
+        "note" if will_hold else "warn",
+        hardware.host,
+        "NVIDIA packages",
+        "unattended upgrades may replace the driver's library under the loaded kernel module; "
+        "then nothing new can use a GPU until a reboot"
+        + ("; the deploy will hold them" if will_hold else ""),
+        "nothing: gpu_driver is " + settings.gpu_driver
+        if will_hold
+        else "set gpu_driver: hold, or run apt-mark hold on them",
+        evidence=", ".join(f"{package.name} {package.version}" for package in exposed[:6])
+        + (f" and {len(exposed) - 6} more" if len(exposed) > 6 else ""),
+        source="apt-mark(8); unattended-upgrades",
+    )
+
+
+def _cooling(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
+    if hardware.nvidia_smi_conf_present:
+        yield Finding(
+            "cooling.nvidia-smi-conf",
+            "note",
+            hardware.host,
+            "/etc/nvidia/nvidia-smi.conf",
+            "this file has no effect: no NVIDIA program reads it. Fans are not set by it",
+            "remove it, so that nobody relies on it",
+            evidence="the file is there",
+            source="nvidia-settings' sources: such attributes are an X server's, with Coolbits",
+        )
+    if not hardware.gpus:
+        return
+    passive = [gpu for gpu in hardware.gpus if is_passive(gpu)]
+    bmc = {
+        True: "a BMC is there",
+        False: "no BMC is visible",
+        None: "whether a BMC is there was not read",
+    }
+    if settings.gpu_cooling == "nvml" and passive:
+        yield Finding(
+            "cooling.no-fans",
+            "refuse",
+            hardware.host,
+            named(passive),
+            "gpu_cooling is nvml, and these cards have no fans that could be set: the chassis "
+            "cools them",
+            "write gpu_cooling: report, or bmc on a board that is known",
+            evidence=f"{passive[0].name}, fan "
+            + ("not present" if passive[0].fan_present is False else "not reported"),
+            source="nvml.h: fan calls are for products with fans; nvidia-smi(1)",
+        )
+    elif settings.gpu_cooling == "bmc" and hardware.bmc_present is False:
+        yield Finding(
+            "cooling.no-bmc",
+            "refuse",
+            hardware.host,
+            "BMC",
+            "gpu_cooling is bmc, and this host shows no BMC (as on rented bare metal), so its fans "
+            "cannot be set from here",
+            "write gpu_cooling: report, or load ipmi_devintf and ipmi_si if the board has a BMC",
+            evidence=f"no /dev/ipmi0; board {hardware.board_vendor} {hardware.board_name}",
+            source="ipmitool(1)",
+        )
+    elif passive:
+        yield Finding(
+            "cooling.by-chassis",
+            "note",
+            hardware.host,
+            named(passive),
+            f"these cards have no fan: the chassis cools them, and nothing on this host sets them "
+            f"({bmc[hardware.bmc_present]})",
+            "nothing; if they get hot look at the chassis' fan profile",
+            evidence=passive[0].name,
+            source="nvidia-smi(1): many parts rely on fans in the surrounding enclosure",
+        )
+
+
+def _map_count(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
+    found, wanted = hardware.max_map_count, settings.gpu_host.max_map_count
+    if found is None or found >= wanted:
+        return
+    by = f" (set by {hardware.max_map_count_file})" if hardware.max_map_count_file else ""
+    yield Finding(
+        "host.max-map-count",
+        "note",
+        hardware.host,
+        "vm.max_map_count",
+        f"vm.max_map_count is {found}{by}; the deploy raises it to {wanted}",
+        "nothing",
+        evidence=f"vm.max_map_count = {found}",
+        source="gpu_host.max_map_count; Documentation/admin-guide/sysctl/vm.rst",
+    )
+
+
+def _room(
+    hardware: Hardware, settings: Settings, model_bytes: int | None, model_on_host: bool
+) -> Iterator[Finding]:
+    if model_bytes is None:
+        return
+    size = f"{model_bytes / GIB:.0f} GiB"
+    free = hardware.disk_free_bytes
+    if not model_on_host and free is not None and free < model_bytes:
+        yield Finding(
+            "disk.model",
+            "refuse",
+            hardware.host,
+            f"disk of {settings.llm_root}",
+            f"{free / GIB:.0f} GiB are free, and the model takes {size}",
+            "free space there (models that no release uses any more), mount a larger disk, or set "
+            "llm_root to a path on one",
+            evidence=f"{free} bytes free, {model_bytes} bytes to pull",
+            source="the hub's listing",
+        )
+    memory = hardware.memory_total_bytes
+    if memory is not None and memory < model_bytes:
+        yield Finding(
+            "host.memory-below-model",
+            "note",
+            hardware.host,
+            "memory",
+            f"the host has {memory / GIB:.0f} GiB of memory for a model of {size}: the page cache "
+            "cannot keep it, so each start reads it from disk again",
+            "nothing; expect starts as long as the first one",
+            evidence=f"MemTotal {memory} bytes",
+            source="vLLM maps the weights' files while it loads",
+        )
