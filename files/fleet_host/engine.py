@@ -147,17 +147,21 @@ def cpu_seconds(shown: dict[str, str]) -> float | None:
 def journal(unit: str, invocation: str, since_epoch_seconds: float, lines: int = 30) -> list[str]:
     """The last lines of one run of the unit and what systemd said of it; without an invocation,
     those since a moment of wall time, in which the end of the run before may be."""
-    wanted = [f"--unit={unit}", f"--since=@{int(since_epoch_seconds)}"]
-    if invocation:
-        # The unit's own lines and, by the second field, systemd's (systemd.journal-fields(7)).
-        wanted = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
+    if not invocation:
+        # With --since, journalctl of systemd 252 takes --lines from the oldest one on, 257 from the
+        # newest; reversed, both begin at the newest.
+        since = f"--since=@{int(since_epoch_seconds)}"
+        newest = ["--output=cat", "--reverse", f"--lines={lines}", f"--unit={unit}", since]
+        return _journalctl(newest)[::-1]
+    # The unit's own lines and, by the second field, systemd's (systemd.journal-fields(7)).
+    wanted = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
     return _journalctl(["--output=cat", f"--lines={lines}", *wanted])
 
 
-def journal_position(unit: str, since_epoch_seconds: float) -> str:
+def journal_position(unit: str) -> str:
     """A text that changes with every new line of the unit's journal."""
-    since = f"--since=@{int(since_epoch_seconds)}"
-    return "\n".join(_journalctl(["--show-cursor", "--lines=1", f"--unit={unit}", since]))
+    # Without --since, which with systemd 252 shows the oldest line for ever.
+    return "\n".join(_journalctl(["--show-cursor", "--lines=1", f"--unit={unit}"]))
 
 
 def _journalctl(arguments: list[str]) -> list[str]:

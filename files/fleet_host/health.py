@@ -47,9 +47,8 @@ class UnhealthyError(Exception):
 class _Watch:
     """Whether a unit gets on: a new log line, or CPU time that grows like work."""
 
-    def __init__(self, unit: str, since_epoch_seconds: float) -> None:
+    def __init__(self, unit: str) -> None:
         self._unit = unit
-        self._since = since_epoch_seconds
         self._position = ""
         self._cpu_seconds: float | None = None
         self._moved_at = time.monotonic()
@@ -57,7 +56,7 @@ class _Watch:
     def idle_seconds(self, shown: dict[str, str]) -> float:
         """Seconds since the unit last got on."""
         now = time.monotonic()
-        position = engine.journal_position(self._unit, self._since)
+        position = engine.journal_position(self._unit)
         cpu_seconds = engine.cpu_seconds(shown)
         worked = (cpu_seconds or 0.0) - (self._cpu_seconds or 0.0)
         moved = position != self._position or worked > WORKING_SHARE * (now - self._moved_at)
@@ -116,7 +115,7 @@ def wait_until_serving(
     The deadline moves with the unit's progress (log lines, CPU time) up to start_timeout.
     """
     began = time.monotonic()
-    watch = _Watch(unit, since_epoch_seconds)
+    watch = _Watch(unit)
     invocation: str | None = None
     last_answer = "it has not opened its socket yet"
     while True:
