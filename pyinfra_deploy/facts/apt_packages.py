@@ -16,8 +16,8 @@ from pyinfra_deploy.facts.hardware import Package
 _NVIDIA = re.compile(r"nvidia|^libcuda1|^cuda-(?:compat|drivers)|^libnv(?:cuvid|optix|idia)")
 _DPKG_L = re.compile(r"^([uihrp][ncHUFWti])[R ]?\s+(\S+)\s+(\S+)")
 _CONFIGURED = re.compile(r'^([\w:./-]+?)(?:::)?\s+"(.*)";\s*$')
-_COMPAT = re.compile(r"cuda-compat-(\d+)-(\d+)$")
-_SOURCE = re.compile(r"^\s+-?\d+ (\S+ \S+ \S+)(?: Packages)?\s*$")
+_COMPAT = re.compile(r"cuda-compat-([0-9]{1,4})-([0-9]{1,4})$")
+_SOURCE = re.compile(r"^\s+-?\d+ (\S.*?)(?:\s+Packages)?\s*$")
 _RELEASE = re.compile(r"^\s+release (.*)$")
 _SITE = re.compile(r"^\s+origin (.*)$")
 

@@ -263,6 +263,10 @@ def _with_host_facts(outputs: _Outputs, values: dict[str, Any]) -> tuple[Gpu, ..
         found = None
     values["topology"] = found
     nodes = {gpu.address: gpu.numa_node for gpu in values["pci_gpus"] or ()}
-    gpus = tuple(replace(gpu, numa_node=nodes.get(gpu.pci_address or "")) for gpu in gpus)
+    gpus = tuple(
+        gpu if node is None else replace(gpu, numa_node=node)
+        for gpu in gpus
+        for node in (nodes.get(gpu.pci_address or ""),)
+    )
     units = outputs.parsed(raw.PROCESSES, processes.parse_processes)
     return processes.with_units(gpus, units) if units else gpus

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from typing import Any
 
 from pyinfra_deploy.facts.errors import UnreadableOutput
 from pyinfra_deploy.facts.hardware import NumaNode
+from pyinfra_deploy.facts.values import digits
 
-_CPUS_OF_NODE = re.compile(r"NUMA node(\d+) CPU\(s\)")
-_SYS_NODE = re.compile(r"/node(\d+)/(cpulist|meminfo):(.*)")
-_NUMACTL = re.compile(r"^node (\d+) (cpus|size):\s*(.*)$", re.MULTILINE)
-_BLOCKS = re.compile(r"^(\d+)?([KMGB]?)B?-blocks$")
+_CPUS_OF_NODE = re.compile(r"NUMA node([0-9]{1,6}) CPU\(s\)")
+_SYS_NODE = re.compile(r"/node([0-9]{1,6})/(cpulist|meminfo):(.*)")
+_NUMACTL = re.compile(r"^node ([0-9]{1,6}) (cpus|size):[ \t]*(.*)$", re.MULTILINE)
+_MEMORY = re.compile(r"^(MemTotal|MemAvailable):[ \t]+([0-9]{1,15}) kB$", re.MULTILINE)
+_BLOCKS = re.compile(r"^([0-9]{1,9})?([KMGB]?)B?-blocks$")
 _UNITS = {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
@@ -31,7 +32,7 @@ def parse_lscpu(text: str) -> tuple[str | None, int | None, tuple[NumaNode, ...]
         if (match := _CPUS_OF_NODE.fullmatch(name))
     ]
     nodes.sort(key=lambda node: node.node)
-    return found.get("Model name"), int(cpus) if cpus.isdecimal() else None, tuple(nodes)
+    return found.get("Model name"), digits(cpus), tuple(nodes)
 
 
 def _lscpu_fields(entries: Any) -> list[tuple[str, str]]:
@@ -51,14 +52,14 @@ def parse_numa_nodes(text: str) -> tuple[NumaNode, ...]:
         match = _SYS_NODE.search(line)
         if match:
             node = found.setdefault(int(match.group(1)), {})
-            total = re.search(r"MemTotal:\s*(\d+) kB", match.group(3))
+            total = re.search(r"MemTotal:\s*([0-9]{1,15}) kB", match.group(3))
             if match.group(2) == "cpulist":
                 node["cpus"] = match.group(3).strip()
             elif total:
                 node["bytes"] = int(total.group(1)) * 1024
     for number, what, value in _NUMACTL.findall(text):
         node = found.setdefault(int(number), {})
-        size = re.fullmatch(r"(\d+) MB", value.strip())
+        size = re.fullmatch(r"([0-9]{1,15}) MB", value.strip())
         if what == "cpus":
             node["cpus"] = _as_list(value)
         elif size:
@@ -74,7 +75,7 @@ def parse_numa_nodes(text: str) -> tuple[NumaNode, ...]:
 def _as_list(numbers: str) -> str:
     """ "0 1 2 5" as Linux writes lists of CPUs: "0-2,5"."""
     ranges: list[list[int]] = []
-    for number in sorted(int(word) for word in numbers.split() if word.isdecimal()):
+    for number in sorted(n for word in numbers.split() if (n := digits(word)) is not None):
         if ranges and number == ranges[-1][1] + 1:
             ranges[-1][1] = number
         else:
@@ -86,7 +87,9 @@ def parse_meminfo(text: str) -> tuple[int, int | None]:
     """/proc/meminfo: (total, available) in bytes."""
     found = {
         name: int(kib) * 1024
-        for name, kib in re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", text, re.MULTILINE)
+        for name, kib in re.findall(
+            r"^(MemTotal|MemAvailable):\s+([0-9]{1,15}) kB$", text, re.MULTILINE
+        )
     }
     if "MemTotal" not in found:
         raise UnreadableOutput("it has no line MemTotal")
@@ -109,8 +112,9 @@ def parse_df(text: str) -> dict[str, int]:
     for line in lines[header + 1 :]:
         # Counted from the right up to the mount point, for a device's name may have spaces.
         cells = line.split(None, len(names) - 1)
-        if len(cells) == len(names) and cells[free_column].isdecimal():
-            found[cells[-1]] = int(cells[free_column]) * size
+        available = digits(cells[free_column]) if len(cells) == len(names) else None
+        if available is not None:
+            found[cells[-1]] = available * size
     if not found:
         raise UnreadableOutput("it lists no file system")
     return found
@@ -137,15 +141,9 @@ def codename_of(text: str) -> tuple[str | None, str]:
 
 
 def _os_release(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        name, equals, value = line.partition("=")
-        if equals:
-            try:
-                found[name.strip()] = "".join(shlex.split(value))
-            except ValueError:  # an unclosed quote: the file is cut short
-                continue
-    return found
+    """The assignments; of quoted values nothing that is read here needs more of a shell's rules."""
+    lines = (line.partition("=") for line in text.splitlines())
+    return {name.strip(): value.strip().strip("\"'") for name, equals, value in lines if equals}
 
 
 def parse_uname(text: str) -> str:
@@ -171,7 +169,7 @@ def parse_dmi(text: str) -> dict[str, str]:
 
 def parse_max_map_count(text: str) -> int:
     """/proc/sys/vm/max_map_count, or `sysctl vm.max_map_count`."""
-    match = re.fullmatch(r"(?:vm\.max_map_count\s*=\s*)?(\d+)", text.strip())
+    match = re.fullmatch(r"(?:vm\.max_map_count\s*=\s*)?([0-9]{1,15})", text.strip())
     if match is None:
         raise UnreadableOutput("it is no number")
     return int(match.group(1))

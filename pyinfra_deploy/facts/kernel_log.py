@@ -15,13 +15,13 @@ from pyinfra_deploy.facts.values import pci_address
 # Time stamps in front of the message; of these only the first kinds count from boot.
 _PREFIXES = (
     # dmesg, dmesg -r, journalctl -o short-monotonic
-    re.compile(r"^(?:<\d+>)?\[\s*(\d+\.\d+)\](?:\s\S+ kernel:)?\s*"),
-    re.compile(r"^\d+,\d+,(?P<microseconds>\d+),[^;]*;"),  # /dev/kmsg
+    re.compile(r"^(?:<\d+>)?\[\s*([0-9]{1,12}\.[0-9]+)\](?:\s\S+ kernel:)?\s*"),
+    re.compile(r"^\d+,\d+,(?P<microseconds>[0-9]{1,18}),[^;]*;"),  # /dev/kmsg
     re.compile(r"^(?:<\d+>)?\[[A-Z][a-z]{2} [A-Z][a-z]{2} [\d: ]+\]\s*"),  # dmesg -T
     re.compile(r"^[A-Z][a-z]{2} [ \d]\d [\d:.]+ \S+ kernel:\s*"),  # journalctl
     re.compile(r"^\d{4}-\d\d-\d\dT\S+(?: \S+ kernel:)?\s*"),  # ISO times of both
 )  # fmt: skip
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+)[^)]*\): (\d+)")
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+)[^)]*\): ([0-9]{1,6})\b")
 _ABOUT_GPUS = re.compile(r"NVRM:|\bnvidia[-:. ]|\bnouveau\b", re.IGNORECASE)
 # What the module prints when all is well, and lines that only belong to one before them.
 _ORDINARY = re.compile(

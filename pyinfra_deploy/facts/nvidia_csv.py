@@ -8,7 +8,7 @@ Properties have old and new names (clocks_throttle_reasons.* became clocks_event
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.facts.errors import UnreadableOutput
@@ -40,7 +40,7 @@ def _flag(yes: str, no: str) -> Callable[[str, str, Doubts], bool | None]:
 def _capability(text: str, where: str, doubts: Doubts) -> tuple[int, int] | None:
     if is_absent(text):
         return None
-    match = re.fullmatch(r"(\d+)\.(\d+)", text)
+    match = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})", text)
     if match is None:
         doubts.add(where, text)
         return None
@@ -170,9 +170,10 @@ def fill(gpus: tuple[Gpu, ...], others: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 def _filled(gpu: Gpu, other: Gpu | None) -> Gpu:
     if other is None:
         return gpu
+    told = vars(other)
     lacking = {
-        field.name: getattr(other, field.name)
-        for field in fields(Gpu)
-        if getattr(gpu, field.name) is None and getattr(other, field.name) is not None
+        name: told[name]
+        for name, value in vars(gpu).items()
+        if value is None and told[name] is not None
     }
     return replace(gpu, **lacking) if lacking else gpu

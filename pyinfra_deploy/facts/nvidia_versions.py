@@ -10,7 +10,7 @@ from pyinfra_deploy.facts.errors import UnreadableOutput
 _VERSION = r"(\d+\.\d+(?:\.\d+)*)"
 _SMI_LINE = re.compile(r"^([A-Za-z][A-Za-z -]*?)\s*:\s*(.+)$", re.MULTILINE)
 _MODULE = re.compile(rf"NVRM version:\s+NVIDIA UNIX\s+(Open )?.*?Kernel Module.*?\s{_VERSION}\s")
-_LISTED = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-[^)\s]+)\)\s*$")
+_LISTED = re.compile(r"^GPU ([0-9]{1,3}): (.+?) \(UUID: (GPU-[^)\s]+)\)\s*$")
 _MIG = re.compile(r"^\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)\s]+)\)\s*$")
 _LIBRARY_FILE = re.compile(rf"libnvidia-ml\.so\.{_VERSION}$")
 

@@ -6,7 +6,7 @@ import re
 
 from pyinfra_deploy.facts.errors import UnreadableOutput
 from pyinfra_deploy.facts.hardware import PciGpu
-from pyinfra_deploy.facts.values import pci_address
+from pyinfra_deploy.facts.values import digits, pci_address
 
 _ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _LSPCI_DEVICE = re.compile(r"^((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) (.*)$")
@@ -34,7 +34,7 @@ def parse_pci_gpus(text: str) -> tuple[tuple[PciGpu, ...], frozenset[str] | None
             PciGpu(
                 address,
                 values.get("driver") or None,
-                int(node) if node.isdecimal() else None,  # -1: the firmware tells none
+                digits(node),  # -1: the firmware tells none
                 _width(values.get("current_link_width")),
                 _width(values.get("max_link_width")),
             )
@@ -47,7 +47,8 @@ def parse_pci_gpus(text: str) -> tuple[tuple[PciGpu, ...], frozenset[str] | None
 
 
 def _width(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() and 0 < int(text) <= 32 else None
+    width = digits(text)
+    return width if width and width <= 32 else None
 
 
 def parse_acs(text: str) -> tuple[str, ...]:
@@ -58,6 +59,12 @@ def parse_acs(text: str) -> tuple[str, ...]:
     """
     found, device, seen = [], None, False
     for line in text.splitlines():
+        register = _SETPCI.match(line)
+        if register:
+            seen = True
+            if int(register.group(2), 16) & 1:  # bit 0: PCI_ACS_SV of linux/pci_regs.h
+                found.append(_full(register.group(1)))
+            continue
         header = _LSPCI_DEVICE.match(line)
         if header:
             device = header.group(1) if "bridge" in header.group(2).lower() else None
@@ -66,11 +73,6 @@ def parse_acs(text: str) -> tuple[str, ...]:
         flag = _ACS_FLAG.search(line)
         if flag and device and flag.group(1) == "+":
             found.append(_full(device))
-        register = _SETPCI.match(line)
-        if register:
-            seen = True
-            if int(register.group(2), 16) & 1:  # bit 0: PCI_ACS_SV of linux/pci_regs.h
-                found.append(_full(register.group(1)))
     if text.strip() and not seen:
         raise UnreadableOutput("it is neither of `lspci -vvv` nor of `setpci`")
     return tuple(dict.fromkeys(found))

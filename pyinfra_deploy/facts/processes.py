@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyinfra_deploy.facts.values import digits
+
 if TYPE_CHECKING:
     from pyinfra_deploy.facts.hardware import Gpu
 
@@ -16,8 +18,9 @@ def parse_processes(text: str) -> dict[int, str | None]:
     found: dict[int, str | None] = {}
     for line in text.splitlines():
         cells = line.split("\t")
-        if len(cells) == 3 and cells[0].isdecimal():
-            found[int(cells[0])] = unit_of_cgroup(cells[2])
+        pid = digits(cells[0]) if len(cells) == 3 else None
+        if pid is not None:
+            found[pid] = unit_of_cgroup(cells[2])
     return found
 
 

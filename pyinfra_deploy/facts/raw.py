@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyinfra_deploy.facts.errors import UnreadableOutput
+from pyinfra_deploy.facts.values import digits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,7 +117,8 @@ def _read(directory: Path, name: str) -> RawOutput:
         return RawOutput("", 1, problem)
     if not status:
         return RawOutput(texts.get("", ""), 0 if "" in texts else 1, texts.get(".stderr", ""))
-    exit_status = int(status) if status.removeprefix("-").isdecimal() else 1
+    known = digits(status.removeprefix("-"))
+    exit_status = 1 if known is None else known  # -9, killed by a signal, only has to be no 0
     return RawOutput(texts.get("", ""), exit_status, texts.get(".stderr", ""))
 
 

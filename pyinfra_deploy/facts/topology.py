@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_GPU = re.compile(r"GPU(\d+)")
-_NVLINK = re.compile(r"NV(\d+)")
+_GPU = re.compile(r"GPU([0-9]{1,3})")
+_NVLINK = re.compile(r"NV([0-9]{1,3})")
 _CLASSES = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
-_CPU_LIST = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
+_CPU_LIST = re.compile(r"[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*")
 _AGAIN = "save it again with `nvidia-smi topo -m > nvidia-smi-topo-m.txt`"
 
 
@@ -151,5 +151,5 @@ def _tail(names: Sequence[str], cells: Sequence[str], row: int) -> tuple[str | N
         raise UnreadableOutput(f"the NUMA affinity of GPU{row} is {node[:20]!r}, no node")
     return (
         None if cpus in ("", "N/A") else cpus,
-        int(node) if node.isdigit() else None,
+        int(node) if node.isdigit() and len(node) < 5 else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _ABSENT = frozenset(
     }
 )
 _LOST = re.compile(r"gpu is lost|fallen off the bus", re.IGNORECASE)
-_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*([A-Za-z%/]*)")
+_NUMBER = re.compile(r"(-?[0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z%/]*)")
 _PCI = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
 
 
@@ -39,6 +40,13 @@ class Doubts:
             self.lost.append(where)
 
 
+def digits(text: str | None) -> int | None:
+    """A number of digits alone, up to the longest that any output has; None for anything else."""
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
+# Cards of a host say mostly the same: caches make a plan for a hundred hosts quick.
+@lru_cache(maxsize=4096)
 def is_absent(text: str | None) -> bool:
     """Whether nvidia-smi says in one of its words that there is no such value."""
     return text is None or text.strip().strip("[]").lower() in _ABSENT
@@ -48,11 +56,17 @@ def number(text: str | None, units: Iterable[str], where: str, doubts: Doubts) -
     """ "46068 MiB" with units ("MiB",) is 46068.0; a number without unit is taken too."""
     if text is None or is_absent(text):
         return None
+    value, unit = _number(text)
+    if value is None or (unit and unit not in units):
+        doubts.add(where, text)
+        return None
+    return value
+
+
+@lru_cache(maxsize=4096)
+def _number(text: str) -> tuple[float | None, str]:
     match = _NUMBER.fullmatch(text.strip())
-    if match and (not match.group(2) or match.group(2) in units):
-        return float(match.group(1))
-    doubts.add(where, text)
-    return None
+    return (float(match.group(1)), match.group(2)) if match else (None, "")
 
 
 def whole(text: str | None, units: Iterable[str], where: str, doubts: Doubts) -> int | None:
