@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from pyinfra_deploy.planning.engine_choice import parse_version
 from pyinfra_deploy.planning.finding import Finding
-from pyinfra_deploy.planning.gpu_memory import GIB, MIB, usable_bytes
 from pyinfra_deploy.planning.memory import in_gib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from pyinfra_deploy.facts.hardware import Gpu
     from pyinfra_deploy.planning.engine_choice import EngineChoice
     from pyinfra_deploy.planning.memory import MemoryBudget
     from pyinfra_deploy.planning.model_shape import ModelShape
 
 ESTIMATE = "docs/memory-estimates.md"
-_OURS = "llm-engine@"
 _EARLY_V1 = (Version("0.8.0"), Version("0.9.0"))
 
 
@@ -131,39 +127,6 @@ def context_findings(shape: ModelShape, choice: EngineChoice, host: str) -> Iter
         f"config.json: {native} tokens",
         "Qwen documentation, deployment/vllm",
     )
-
-
-def held_memory(
-    gpus: Sequence[Gpu], choice: EngineChoice, vllm_version: str | None, host: str
-) -> Iterator[Finding]:
-    """Memory that others hold. What our own engine holds is free again at its restart."""
-    version = parse_version(vllm_version)
-    for gpu in gpus:
-        total = usable_bytes(gpu)
-        if total is None or gpu.memory_used_mib is None:
-            continue
-        ours = sum(
-            process.used_memory_mib or 0
-            for process in gpu.processes
-            if process.unit is not None and process.unit.startswith(_OURS)
-        )
-        held = max(0, gpu.memory_used_mib - ours) * MIB
-        wanted = total.middle * choice.utilization_for(version)
-        if held and total.high - held < wanted:
-            yield Finding(
-                "memory.in-use",
-                "refuse",
-                host,
-                f"GPU {gpu.index}",
-                f"{in_gib(held)} of GPU {gpu.index} are in use: vLLM stops with 'Free memory on "
-                f"device ({(total.middle - held) / GIB:.2f}/{total.middle / GIB:.2f} GiB) on "
-                f"startup is less than desired GPU memory utilization "
-                f"({choice.utilization_for(version):g}, {wanted / GIB:.2f} GiB)'.",
-                "end what holds it (nvidia-smi lists the processes), or lower "
-                "gpu-memory-utilization.",
-                f"memory.used {gpu.memory_used_mib} MiB of {gpu.memory_total_mib} MiB",
-                "vllm-project/vllm#25837",
-            )
 
 
 def version_findings(

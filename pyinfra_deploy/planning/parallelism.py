@@ -22,7 +22,6 @@ from pyinfra_deploy.planning.memory import (
 )
 from pyinfra_deploy.planning.memory_rules import (
     context_findings,
-    held_memory,
     memory_findings,
     version_findings,
 )
@@ -88,7 +87,8 @@ def check_choice(
 ) -> tuple[MemoryBudget | None, tuple[Finding, ...]]:
     """The operator's engine.args on these GPUs: the memory budget and everything to be said.
 
-    gpus: those the engine will use. vllm_version: None where it is not known. The budget is None
+    gpus: those the engine will use; whether they are healthy, alike and free say the findings
+    about hardware. vllm_version: None where it is not known. The budget is None
     where the GPUs do not tell their memory or there are none.
     """
     choice, findings = read_choice(args, host)
@@ -106,7 +106,6 @@ def check_choice(
     if own is not None:
         found.extend(memory_findings(own, host))
         found.extend(_draft(choice, host))
-    found.extend(held_memory(gpus[: choice.layout.gpus], choice, vllm_version, host))
     found.extend(_crossing(choice.layout, topology, len(gpus), host))
     return own, tuple(found)
 
@@ -248,35 +247,19 @@ def _no_gpus(host: str) -> Finding:
 
 
 def _gpus(gpus: Sequence[Gpu], host: str) -> list[Finding]:
-    found = []
-    names = sorted({gpu.name for gpu in gpus})
-    memory = sorted({gpu.memory_total_mib for gpu in gpus if gpu.memory_total_mib})
-    if len(names) > 1 or (memory and memory[-1] - memory[0] > 64):
-        found.append(
-            Finding(
-                "parallel.mixed-gpus",
-                "warn",
-                host,
-                "GPUs",
-                "the GPUs of this host differ: the smallest decides how much KV cache all have, "
-                "and the slowest how fast all are.",
-                "give the engine equal GPUs with CUDA_VISIBLE_DEVICES, by UUID.",
-                ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_total_mib} MiB" for gpu in gpus),
-            )
+    if any(gpu.memory_total_mib for gpu in gpus):
+        return []
+    return [
+        Finding(
+            "memory.gpu-unknown",
+            "warn",
+            host,
+            "GPUs",
+            "the GPUs did not tell their memory, so nothing was planned about it.",
+            "see what nvidia-smi -q says of FB Memory Usage on the host.",
+            ", ".join(f"{gpu.index}: {gpu.name}" for gpu in gpus),
         )
-    if not memory:
-        found.append(
-            Finding(
-                "memory.gpu-unknown",
-                "warn",
-                host,
-                "GPUs",
-                "the GPUs did not tell their memory, so nothing was planned about it.",
-                "see what nvidia-smi -q says of FB Memory Usage on the host.",
-                ", ".join(f"{gpu.index}: {gpu.name}" for gpu in gpus),
-            )
-        )
-    return found
+    ]
 
 
 def _draft(choice: EngineChoice, host: str) -> list[Finding]:

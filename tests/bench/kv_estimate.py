@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy.facts.hardware import Gpu
+from pyinfra_deploy.facts.hardware import Gpu, Hardware
 from pyinfra_deploy.planning.engine_choice import parse_version, read_choice
+from pyinfra_deploy.planning.hardware_load import load_findings
 from pyinfra_deploy.planning.kv_cache import kv_cache
 from pyinfra_deploy.planning.memory import budget
 from pyinfra_deploy.planning.parallelism import check_choice
+from pyinfra_deploy.settings.schema import Engine, Settings
 from tests.bench.recorded_starts import GIB, Start, read_starts
 
 if TYPE_CHECKING:
@@ -136,12 +138,8 @@ def failure_verdict(start: Start) -> Verdict:
         return Verdict(start.id, "not a failure of memory or divisibility")
     args, gpu = start.args(), start.gpu
     if free:
-        total = float(free[2]) * GIB
-        gpu = gpu or Gpu(0, "unknown", memory_total_mib=round(total / 2**20))
-        used = (float(free[2]) - float(free[1])) * 1024
-        gpu = replace(gpu, memory_used_mib=round(used))
-        args["gpu-memory-utilization"] = float(free[3])
-    if start.shape is None and not free:
+        return _held(start, float(free[1]), float(free[2]), float(free[3]))
+    if start.shape is None:
         return Verdict(start.id, "no configuration of the model")
     if gpu is None and not division:
         guess = _class_of(start)
@@ -149,9 +147,8 @@ def failure_verdict(start: Start) -> Verdict:
             return Verdict(start.id, "the GPU is not stated")
         gpu = guess
     gpu = gpu or Gpu(0, "any", memory_total_mib=1_000_000)
-    shape = start.shape or _any_shape()
     count = max(int(start.row["gpu_count"] or 1), read_choice(args)[0].layout.gpus)
-    _, findings = check_choice(shape, [gpu] * count, args, start.version)
+    _, findings = check_choice(start.shape, [gpu] * count, args, start.version)
     wanted = ("parallel.",) if division else ("memory.", "parallel.")
     told = [
         finding
@@ -163,6 +160,21 @@ def failure_verdict(start: Start) -> Verdict:
         told = _after_start(start, args, gpu, count)
     detail = ", ".join(f"{finding.severity} {finding.id}" for finding in told)
     return Verdict(start.id, good=bool(told), detail=detail or outcome[:100])
+
+
+def _held(start: Start, free_gib: float, total_gib: float, share: float) -> Verdict:
+    """Others held the memory: a finding about the hardware, whatever the model."""
+    gpu = Gpu(
+        0,
+        start.row["gpu_type"],
+        memory_total_mib=round(total_gib * 1024),
+        memory_used_mib=round((total_gib - free_gib) * 1024),
+    )
+    settings = Settings(engine=Engine(args={"gpu-memory-utilization": share}))
+    told = list(load_findings(Hardware("h1", (gpu,)), settings))
+    return Verdict(
+        start.id, good=bool(told), detail=", ".join(f"{one.severity} {one.id}" for one in told)
+    )
 
 
 def refusals(start: Start) -> list[str]:
@@ -191,21 +203,6 @@ def _class_of(start: Start) -> Gpu | None:
     if start.shape is not None and start.shape.weights.total_bytes > 100 * 10**9:
         return Gpu(0, "any up to 80 GB", memory_total_mib=81920)
     return None
-
-
-def _any_shape() -> Any:
-    from pyinfra_deploy.planning.model_config import read_model
-
-    tiny = {
-        "architectures": ["LlamaForCausalLM"],
-        "num_hidden_layers": 2,
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "intermediate_size": 128,
-        "vocab_size": 1024,
-        "max_position_embeddings": 2048,
-    }
-    return read_model(tiny).shape
 
 
 def _section(
