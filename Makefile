@@ -34,10 +34,12 @@ bench: $(VENV)/.ready
 	$(BIN)/python -m tests.bench
 
 soak: $(VENV)/.ready
+	FLEET_KILL_STRIDE=1 $(BIN)/python -m pytest -v tests/integration/host/test_pull_kills.py
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/hosts tests/soak
 
 docs: $(VENV)/.ready
 	$(BIN)/fleet settings docs
+	$(BIN)/fleet findings docs
 
 $(VENV)/.ready: requirements-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; say which with make PYTHON=..."; exit 1; }

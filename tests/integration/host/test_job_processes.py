@@ -69,7 +69,7 @@ def work_long(_spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
 def finish(systemd: FakeSystemd, work: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
     start(a=1)
     process = run_unit(systemd, work)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=60)
     return process.returncode, json.loads(output), jobs.status(JOB)
 
 
@@ -95,7 +95,7 @@ def test_a_full_disk_is_said_in_words(systemd: FakeSystemd) -> None:
 
 def wait_for_phase(systemd: FakeSystemd, phase: str) -> None:
     path = systemd.root / "run/llm-pull/m1/status.json"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if path.exists() and json.loads(path.read_text())["progress"]["phase"] == phase:
             return
@@ -108,7 +108,7 @@ def test_a_stop_is_a_failure_with_a_reason(systemd: FakeSystemd) -> None:
     process = run_unit(systemd, "work_long")
     wait_for_phase(systemd, "waiting")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == 1
     assert "was stopped" in jobs.status(JOB)["error"]["what"]
 
@@ -118,7 +118,7 @@ def test_a_kill_leaves_no_result_of_an_earlier_run(systemd: FakeSystemd) -> None
     process = run_unit(systemd, "work_long", invocation="i2")
     wait_for_phase(systemd, "waiting")
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     systemd.says(ActiveState="failed", Result="signal", ExecMainStatus="9", InvocationID="i2")
     assert "SIGKILL" in jobs.status(JOB)["error"]["why"]
     assert not (systemd.root / "state/llm-pull/m1/result.json").exists()
@@ -127,6 +127,6 @@ def test_a_kill_leaves_no_result_of_an_earlier_run(systemd: FakeSystemd) -> None
 def test_a_run_by_hand_is_refused(systemd: FakeSystemd) -> None:
     start(a=1)
     process = run_unit(systemd, "work_well", invocation="")
-    output, _ = process.communicate(timeout=10)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "job start" in json.loads(output)["error"]["fix"]

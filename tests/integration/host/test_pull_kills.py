@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from tests.fakes.pull_world import PullWorld
 
-# FLEET_TEST_KILL_STRIDE=1 tries every step, which takes some 20 seconds.
-STRIDE = int(os.environ.get("FLEET_TEST_KILL_STRIDE", "3"))
+# FLEET_KILL_STRIDE=1 tries every step, which takes some 20 seconds.
+STRIDE = int(os.environ.get("FLEET_KILL_STRIDE", "3"))
 STEPS = ("fsync", "replace", "rename", "mkdir", "unlink", "chmod", "fchmod")
 
 

@@ -243,6 +243,7 @@ def test_bit_rot_is_mended_by_pulling_only_the_damaged_file(world: PullWorld) ->
     content = bytearray(victim.read_bytes())
     content[-1] ^= 1
     victim.write_bytes(content)
+    world.final.chmod(0o755)  # read-only; for root alone it does not matter
     stray = world.final / "notes.txt"
     stray.write_text("an operator's")
     before = world.hub.downloads(FIRST)

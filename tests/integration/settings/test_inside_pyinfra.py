@@ -62,7 +62,11 @@ def test_quietly_inside_pyinfra(repository: Repository) -> None:
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=repository.root,
-        env={"PYTHONPATH": str(REPOSITORY), "ANSIBLE_VAULT_PASSWORD_FILE": "password"},
+        env={
+            "PYTHONPATH": str(REPOSITORY),
+            "ANSIBLE_VAULT_PASSWORD_FILE": "password",
+            "HOME": str(repository.root),
+        },
         capture_output=True,
         text=True,
         timeout=30,

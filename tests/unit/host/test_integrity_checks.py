@@ -76,6 +76,7 @@ def test_verify_command_says_ok_or_names_the_files(world: PullWorld) -> None:
     before = victim.stat()
     victim.chmod(0o644)
     victim.write_bytes(b"\0" * before.st_size)
+    world.final.chmod(0o755)  # published models are read-only, for root alone it does not matter
     (world.final / "extra").write_text("x")
     with pytest.raises(HostError) as caught:
         integrity.verify_command(request)
