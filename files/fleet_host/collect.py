@@ -77,28 +77,22 @@ SYSCTL_DIRECTORIES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d
                       "/usr/lib/sysctl.d", "/lib/sysctl.d")  # fmt: skip
 DMI_FILES = ("sys_vendor", "product_name", "board_vendor", "board_name")
 PATHS = (
-    "/dev/ipmi*",
-    "/dev/nvidiactl",
-    "/dev/nvidia[0-9]*",
-    "/etc/nvidia/nvidia-smi.conf",
-    "/run/nvidia-persistenced/socket",
-    "/usr/bin/python3.*",
-    "/usr/lib/*/libnvidia-ml.so.*",
-    "/usr/lib/*/nvidia/current/libnvidia-ml.so.*",
-    "/usr/lib64/libnvidia-ml.so.*",
+    "/dev/ipmi*", "/dev/nvidiactl", "/dev/nvidia[0-9]*", "/etc/nvidia/nvidia-smi.conf",
+    "/run/nvidia-persistenced/socket", "/usr/bin/python3.*", "/usr/lib/*/libnvidia-ml.so.*",
+    "/usr/lib/*/nvidia/current/libnvidia-ml.so.*", "/usr/lib64/libnvidia-ml.so.*",
     "/usr/local/cuda*/compat/libcuda.so.*",
-)
+)  # fmt: skip
 PACKAGES = re.compile(r"nvidia|^libcuda1|^cuda-(compat|drivers)|^libnv|^unattended-upgrades\t")
 APT_SETTINGS = re.compile(r"Unattended-Upgrade::|APT::Periodic::")
 GPU_LINES = re.compile(r"NVRM|nvidia|nouveau|\bXid\b", re.IGNORECASE)
 MOST_KERNEL_LINES = 2000
 
 MASKED = "[masked]"
-_SENSITIVE = r"[\w.-]*(?:token|passw(?:or)?d|secret|credential|api[_-]?key|_key|-key)[\w.-]*"
+_SENSITIVE = r"[\w.-]*(?:token|passw(?:or)?d|secret|credential|api[_-]?key|[._-]key)[\w.-]*"
 _VALUE = r"[^\s<>\"'&;,\\]+"
 MASKS = (
     (r"(<(?:serial|board_serial|pdi|chassis_serial_number|gpu_fabric_guid)>)(?!N/A)[^<]+", r"\1{}"),
-    (r"(Serial Number\s*:?\s*)\S+", r"\1{}"),
+    (r"((?i:serial number)\s*(?::|is)?\s*)[^\s<]+", r"\1{}"),
     (r"\b(?:[0-9a-fA-F]{2}:){5}(?:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}:)?[0-9a-fA-F]{2}\b", "{}"),
     (rf"((?i:\b{_SENSITIVE}=)){_VALUE}", r"\1{}"),
     (rf"((?i:--{_SENSITIVE})\s+){_VALUE}", r"\1{}"),
@@ -107,9 +101,6 @@ MASKS = (
     (r"\b(?:sk-|hf_|ms-)[A-Za-z0-9_-]{8,}", "{}"),
 )
 UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-
-
-# --- running
 
 
 def run(argv: tuple[str, ...], deadline: float) -> Output:
@@ -191,14 +182,9 @@ def packages(deadline: float) -> dict[str, Output]:
     names = [line.split("\t")[0] for line in lines if line.split("\t")[-1][1:2] == "i"]
     sources = run(("apt-cache", "policy"), deadline)
     of_each = run(("apt-cache", "policy", *names), deadline) if names else ("", 0, "")
-    return {
-        "dpkg.txt": ("".join(f"{line}\n" for line in lines), status, error),
-        "apt-policy.txt": (
-            sources[0] + of_each[0],
-            sources[1] or of_each[1],
-            sources[2] + of_each[2],
-        ),
-    }
+    policy = (sources[0] + of_each[0], sources[1] or of_each[1], sources[2] + of_each[2])
+    dpkg = ("".join(f"{line}\n" for line in lines), status, error)
+    return {"dpkg.txt": dpkg, "apt-policy.txt": policy}
 
 
 def apt_config(deadline: float) -> Output:
@@ -360,9 +346,6 @@ def collect() -> dict[str, Output]:
     found = gathering.wait()
     found["gpu-processes.txt"] = (gpu_processes(found["nvidia-smi-q-x.xml"][0]), 0, "")
     return found
-
-
-# --- masking and printing
 
 
 def mask(text: str) -> str:
