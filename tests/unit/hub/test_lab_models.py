@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -31,7 +32,8 @@ def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_modules")
 def test_made_once(tmp_path: Path) -> None:
-    hub, said = tmp_path / "hub", []
+    hub = tmp_path / "hub"
+    said: list[str] = []
     assert make_missing(hub, said.append, (GOOD,)) == ["lab/good"]
     assert any(line.startswith("making lab/good") for line in said)
     assert store.model_ids(models_directory(hub)) == ["lab/good"]
@@ -64,7 +66,7 @@ def test_shards_are_even_and_in_order() -> None:
 
 def test_files_and_index_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safetensors_file, "bfloat16_bytes", lambda values: values)
-    tensors = [Tensor(f"t{n}", (2, 3), lambda n=n: bytes([n]) * 12) for n in range(4)]
+    tensors = [Tensor(f"t{n}", (2, 3), functools.partial(bytes, [n] * 12)) for n in range(4)]
     write_model(tmp_path, tensors, 2)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 48

