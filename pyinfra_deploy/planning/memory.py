@@ -8,8 +8,10 @@ the engine has started, its own figures replace the estimate.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from pyinfra_deploy.facts.hardware import Gpu
 from pyinfra_deploy.planning.engine_choice import batch_of, parse_version
 from pyinfra_deploy.planning.gpu_memory import GIB, Range, usable_bytes
 from pyinfra_deploy.planning.kv_cache import KvCache, kv_cache
@@ -20,7 +22,6 @@ from pyinfra_deploy.planning.weights import count_bytes, stage_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyinfra_deploy.facts.hardware import Gpu
     from pyinfra_deploy.planning.engine_choice import EngineChoice
     from pyinfra_deploy.planning.engine_log import EngineFigures
     from pyinfra_deploy.planning.layout import Layout
@@ -87,6 +88,25 @@ def budget(
 ) -> MemoryBudget | None:
     """The budget of a layout on GPUs like `gpu`; None where its memory is not known, or where there
     are more pipeline stages than layers."""
+    # Without what differs between equal cards, so that a fleet of equal hosts is computed once.
+    alike = Gpu(
+        0,
+        gpu.name,
+        memory_total_mib=gpu.memory_total_mib,
+        memory_reserved_mib=gpu.memory_reserved_mib,
+    )
+    return _budget(shape, alike, layout, choice, vllm_version, typical_tokens)
+
+
+@lru_cache(maxsize=4096)
+def _budget(
+    shape: ModelShape,
+    gpu: Gpu,
+    layout: Layout,
+    choice: EngineChoice,
+    vllm_version: str | None,
+    typical_tokens: int,
+) -> MemoryBudget | None:
     total = usable_bytes(gpu)
     if total is None or layout.pipeline > shape.layers:
         return None

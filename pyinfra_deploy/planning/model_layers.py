@@ -57,7 +57,10 @@ def read_attention(
 
 
 def _every(step: int, layers: int, others: Attention) -> tuple[Attention, ...]:
-    return tuple("full" if (layer + 1) % step == 0 else others for layer in range(layers))
+    found: list[Attention] = [others] * layers
+    for layer in range(step - 1, layers, step):
+        found[layer] = "full"
+    return tuple(found)
 
 
 def read_experts(text: Fields, layers: int, architecture: Architecture | None) -> Experts | None:

@@ -117,6 +117,7 @@ def all_layouts(
     vllm_version: str | None,
     topology: Topology | None = None,
     host: str = "",
+    typical_tokens: int = TYPICAL_TOKENS,
 ) -> tuple[LayoutVerdict, ...]:
     """Every TP x PP x DP (+ EP) on all of the GPUs or an even part of them, the best first.
 
@@ -132,7 +133,9 @@ def all_layouts(
     for layout in candidate_layouts(len(gpus), shape.experts is not None):
         own = replace(choice, layout=layout)
         against = layout_findings(shape, layout, own, version, len(gpus), host)
-        found = budget(shape, gpu, layout, own, vllm_version) if gpu is not None else None
+        found = None
+        if gpu is not None:
+            found = budget(shape, gpu, layout, own, vllm_version, typical_tokens)
         if found is not None:
             against = (*against, *memory_findings(found, host))
         fits = _fits(found)
@@ -224,7 +227,7 @@ def _why(layout: Layout, found: MemoryBudget | None, fits: int, link: int | None
                 f"{found.typical_tokens} tokens at once"
             )
         if found.cache is not None and found.cache.copies > 1:
-            parts.append(f"each KV head kept {found.cache.copies} times")
+            parts.append(f"the same KV cache on {found.cache.copies} GPUs each")
     if layout.pipeline > 1:
         parts.append(f"{layout.pipeline} pipeline stages, one after the other for each token")
     if layout.data > 1:

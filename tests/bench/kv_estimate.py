@@ -250,9 +250,9 @@ def main(arguments: list[str]) -> int:
         for start in starts:
             if excluded := judge(start).excluded:
                 reasons.setdefault(excluded, []).append(start.id)
-        for reason, rows in sorted(reasons.items()):
+        for reason, ids in sorted(reasons.items()):
             if not reason.startswith("not a failure"):
-                print(f"  {title}: {reason}: {' '.join(rows)}")
+                print(f"  {title}: {reason}: {' '.join(ids)}")
     return 0
 
 

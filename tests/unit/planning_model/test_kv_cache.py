@@ -97,8 +97,8 @@ def test_tokens_of_hybrid_models_are_printed_in_two_ways() -> None:
 
 
 def test_mtp_adds_states_and_a_layer() -> None:
-    args = {"speculative_config": {"method": "mtp", "num_speculative_tokens": 3}}
-    found = cache(shapes.QWEN35_27B, **args)
+    mtp = {"method": "mtp", "num_speculative_tokens": 3}
+    found = cache(shapes.QWEN35_27B, speculative_config=mtp)
     assert found.groups[0].layers == 17
     assert found.request_blocks(1600) == -(-1600 // found.groups[0].block_tokens) + 3 * (1 + 3)
 

@@ -149,7 +149,20 @@ def test_nothing_to_plan_from(config: object) -> None:
     assert "model.shape-unknown" in shapes.ids(found.findings)
 
 
-WRONG = [None, -1, 0, "8", 1.5, True, [], {}, float("nan"), float("inf"), 10**30, "x" * 10_000]
+WRONG: list[object] = [
+    None,
+    -1,
+    0,
+    "8",
+    1.5,
+    True,
+    [],
+    {},
+    float("nan"),
+    float("inf"),
+    10**30,
+    "x" * 10_000,
+]
 
 
 @pytest.mark.parametrize("value", WRONG, ids=lambda value: repr(value)[:20])

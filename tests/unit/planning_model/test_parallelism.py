@@ -265,7 +265,7 @@ def test_the_order_of_layouts_and_its_reasons() -> None:
     legal = [verdict.legal for verdict in verdicts]
     assert legal == sorted(legal, reverse=True)
     assert "fits" in verdicts[0].why
-    assert "kept 2 times" in verdicts[0].why
+    assert "on 2 GPUs each" in verdicts[0].why
 
 
 def test_the_bus_decides_between_layouts_that_fit() -> None:
