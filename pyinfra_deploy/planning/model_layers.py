@@ -53,7 +53,7 @@ def read_attention(
     if window is not None and every > 1:
         # Gemma: the last of every n is full. gpt-oss lists its layers, and begins with a window.
         return _every(every, layers, "sliding")
-    return ("full",) * layers
+    return _every(1, layers, "full")
 
 
 def _every(step: int, layers: int, others: Attention) -> tuple[Attention, ...]:
