@@ -12,7 +12,8 @@ LinkClass = Literal["X", "NV", "PIX", "PXB", "PHB", "NODE", "SYS"]
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that holds GPU memory. `unit` is the systemd unit it runs in, if that is known."""
+    """A process that holds GPU memory. `unit` is the systemd unit it runs in, "" for one outside
+    every unit, None where that was not found out."""
 
     pid: int
     name: str

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 _UNITS = (".service", ".socket", ".scope")
 
 
-def parse_processes(text: str) -> dict[int, str | None]:
-    """pid -> the systemd unit of its cgroup, None for a process outside every unit."""
-    found: dict[int, str | None] = {}
+def parse_processes(text: str) -> dict[int, str]:
+    """pid -> the systemd unit of its cgroup, "" for a process outside every unit."""
+    found: dict[int, str] = {}
     for line in text.splitlines():
         cells = line.split("\t")
         pid = digits(cells[0]) if len(cells) == 3 else None
@@ -24,14 +24,14 @@ def parse_processes(text: str) -> dict[int, str | None]:
     return found
 
 
-def unit_of_cgroup(path: str) -> str | None:
+def unit_of_cgroup(path: str) -> str:
     """ "/system.slice/llm-engine@main.service" is "llm-engine@main.service"; the innermost unit
     counts (cgroups(7))."""
     units = [part for part in path.strip().split("/") if part.endswith(_UNITS)]
-    return units[-1] if units else None
+    return units[-1] if units else ""
 
 
-def with_units(gpus: tuple[Gpu, ...], units: dict[int, str | None]) -> tuple[Gpu, ...]:
+def with_units(gpus: tuple[Gpu, ...], units: dict[int, str]) -> tuple[Gpu, ...]:
     return tuple(
         replace(
             gpu,

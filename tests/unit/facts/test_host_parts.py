@@ -203,7 +203,7 @@ def test_units_of_processes() -> None:
         "13\tx\t/user.slice/user-1.slice/user@1.service/app.slice/run-a.scope\nbroken\n"
     )
     assert processes.parse_processes(text) == {
-        10: "llm-engine@main.service", 11: "session-3.scope", 12: None, 13: "run-a.scope",
+        10: "llm-engine@main.service", 11: "session-3.scope", 12: "", 13: "run-a.scope",
     }  # fmt: skip
 
 
