@@ -24,8 +24,8 @@ class Quantization:
     method: vLLM's name (fp8, gptq, awq, compressed-tensors, mxfp4, modelopt, ...). bits: of a
     weight. block: (block_n, block_k) of block-wise FP8. group_size: weights per scale of GPTQ, AWQ
     and their like; None means per channel. kv_cache_fp8: the checkpoint asks for an FP8 KV cache,
-    which kv-cache-dtype auto follows. experts_only: only the experts are quantised (MXFP4). expert_bits: of the experts' weights, where
-    they differ from the rest (DeepSeek 4).
+    which kv-cache-dtype auto follows. experts_only: only the experts are quantised (MXFP4).
+    expert_bits: of the experts' weights, where they differ from the rest (DeepSeek 4).
     """
 
     method: str
