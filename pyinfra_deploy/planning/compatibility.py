@@ -77,10 +77,14 @@ def _findings(
     if not known.is_exact and known.is_newer:
         yield _newer(hardware.host, known)
     yield from _python(hardware.host, pinned, known)
+    too_old = False
     if model is not None:
-        yield from _architecture(hardware.host, model, vllm)
+        found = tuple(_architecture(hardware.host, model, vllm))
+        yield from found
         yield from _fp8_blocks(hardware.host, model, vllm)
-    yield from precision_findings(hardware, settings, model, vllm)
+        # A vLLM that cannot serve the model at all does not need to be told what else it lacks.
+        too_old = any(finding.severity == "refuse" for finding in found)
+    yield from precision_findings(hardware, settings, model, vllm, judge_gpus=not too_old)
     yield from argument_findings(hardware.host, settings, vllm)
     if pinned.device == "cuda":
         yield from _cuda(hardware, settings, known, runtime)

@@ -34,14 +34,18 @@ _ALIASES = {"auto_awq": "awq", "auto_gptq": "gptq", "gpt_oss_mxfp4": "mxfp4"}
 
 
 def precision_findings(
-    hardware: Hardware, settings: Settings, model: ModelFacts | None, vllm: Version
+    hardware: Hardware,
+    settings: Settings,
+    model: ModelFacts | None,
+    vllm: Version,
+    judge_gpus: bool = True,
 ) -> Iterator[Finding]:
     if model is None or settings.model is None or settings.runtime is None:
         return
     online = settings.engine.args.get("quantization")
     method = method_of(model, online if isinstance(online, str) else None)
     yield from _variant(hardware.host, settings.model, model, method)
-    if settings.runtime.device != "cuda" or not hardware.gpus:
+    if settings.runtime.device != "cuda" or not hardware.gpus or not judge_gpus:
         return
     if method is not None:
         yield from _quantised(hardware, method, vllm)

@@ -56,10 +56,10 @@ def l20(index: int, **changes: Any) -> Gpu:
     )
 
 
-def host(gpus: int = 8, changed: dict[int, dict[str, Any]] | None = None, **more: Any) -> Hardware:
+def host(count: int = 8, changed: dict[int, dict[str, Any]] | None = None, **more: Any) -> Hardware:
     """A healthy host of L20; `changed`: index -> what differs of that GPU."""
-    cards = tuple(l20(index, **(changed or {}).get(index, {})) for index in range(gpus))
-    links = tuple(tuple("X" if i == j else "SYS" for j in range(gpus)) for i in range(gpus))
+    cards = tuple(l20(index, **(changed or {}).get(index, {})) for index in range(count))
+    links = tuple(tuple("X" if i == j else "SYS" for j in range(count)) for i in range(count))
     healthy = Hardware(
         host="gpu01",
         gpus=cards,
@@ -91,12 +91,12 @@ def settings(
     python: str = "3.12",
     device: Any = "cuda",
     gpu_host: dict[str, Any] | None = None,
-    model: dict[str, Any] | None = None,
+    said: dict[str, Any] | None = None,
     **more: Any,
 ) -> Settings:
     """Eight L20 with tensor parallel size 8; everything stated, so nothing is warned of."""
     wanted = {"expected_gpus": 8, "expected_gpu_model": "NVIDIA L20", "expected_pcie_width": 16}
-    said = {
+    stated = {
         "id": "Qwen/Qwen3-235B-A22B-FP8",
         "variant": None,
         "quantization_accepted_for": "support chat",
@@ -104,11 +104,9 @@ def settings(
     return Settings(
         gpu_host=GpuHost(**(wanted if gpu_host is None else gpu_host)),
         runtime=Runtime(vllm=vllm, lock="locks/one.txt", python=python, device=device),
-        model=Model(**{**said, **(model or {})}),
+        model=Model(**{**stated, **(said or {})}),
         engine=Engine(
-            args={"tensor-parallel-size": 8, "gpu-memory-utilization": 0.9}
-            if args is None
-            else args,
+            args=ARGS if args is None else args,
             env=env or {},
         ),
         **more,

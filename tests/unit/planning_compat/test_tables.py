@@ -120,6 +120,8 @@ WRONG = [
     ("gpus", "pcie_width: 16", "pcie_width: 12", "pcie_width"),
     ("gpus", "memory_mib: 46068", "memory_mib: 46068.5", "memory_mib"),
     ("gpus", "passive: true", 'passive: "yes"', "passive"),
+    ("gpus", "passive: true", "passive: yes", "yes needs quotes"),
+    ("gpus", "name: L20", "name: 2027-01-31", "needs quotes"),
     ("arguments", '{name: dtype, first: "0.5.3"}', "{name: dtype}", "first version, or never"),
     ("arguments", ", advice: remove it", "", "advice"),
     ("arguments", "when: {dtype", "when: {dtpye", "dtpye"),
