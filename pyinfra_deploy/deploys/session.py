@@ -12,6 +12,7 @@ from pyinfra.operations import apt
 from pyinfra_deploy.deploys.artefacts import artefacts_for, signing_problem
 from pyinfra_deploy.facts.snapshot import read_snapshot
 from pyinfra_deploy.operations import host_steps, packing
+from pyinfra_deploy.operations.program import report_refusal, sudo_refused
 from pyinfra_deploy.planning import engine_plan, gateway_plan, host_plan, nginx, wanted
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.settings import SettingsError
@@ -33,7 +34,13 @@ def plan_this_host() -> HostPlan | None:
     settings: Settings = host.data.settings
     groups = frozenset(host.groups)
     artefacts = artefacts_for(host.data.fleet, settings)
-    snapshot = read_snapshot(host, snapshot_request(settings, groups, artefacts))
+    try:
+        snapshot = read_snapshot(host, snapshot_request(settings, groups, artefacts))
+    except EOFError:
+        # pyinfra asks for sudo's password at the terminal, where there is one.
+        report_refusal(host, "connection", sudo_refused())
+        host.state.fail_hosts({host})
+        return None
     if not snapshot:
         return None  # the host could not be read; pyinfra has said so and dropped it
     try:

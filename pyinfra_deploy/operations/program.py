@@ -45,6 +45,19 @@ class HostRefused(Exception):
         return text + [f"  | {line}" for line in self.detail]
 
 
+def sudo_refused() -> HostRefused:
+    """Why a host whose sudo wants a password cannot be worked on where nobody can be asked."""
+    return HostRefused(
+        {
+            "what": "sudo asks for a password",
+            "why": "the user may not run sudo without one, or not at all, and there is no terminal "
+            "to ask at",
+            "fix": "allow it in the host's sudoers (NOPASSWD: ALL), or give "
+            "ansible_become_password in a Vault file of the inventory",
+        }
+    )
+
+
 class ConnectionLost(Exception):
     """SSH to the host broke while a command ran; the host's own jobs go on without it."""
 
@@ -87,6 +100,8 @@ def call(
             ),
         )
     except LOST_CONNECTION as error:
+        if isinstance(error, EOFError) and not _connection_is_dead(host):
+            raise sudo_refused() from error  # pyinfra's prompt for sudo's password, unanswered
         raise ConnectionLost(f"{type(error).__name__}: {error}") from error
     document = _document(output.stdout_lines)
     if ok and document is not None:

@@ -99,7 +99,7 @@ class Service:
 
 @dataclass
 class Stream(threading.Thread):
-    """A streamed chat completion in the background."""
+    """A streamed chat completion in the background. events: when each came (time.monotonic)."""
 
     service: Service
     tokens: int
@@ -114,7 +114,6 @@ class Stream(threading.Thread):
         super().__init__(daemon=True)
 
     def run(self) -> None:
-        began = time.monotonic()
         try:
             connection = self.service.connect()
             body = self.service.chat_body(self.tokens, stream=True)
@@ -127,7 +126,7 @@ class Stream(threading.Thread):
                 if line.startswith(b"data: [DONE]"):
                     self.finished = True
                 elif line.startswith(b"data: "):
-                    self.events.append(time.monotonic() - began)
+                    self.events.append(time.monotonic())
         except (OSError, http.client.HTTPException) as error:
             self.error = f"{type(error).__name__}: {error}"
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell
 from tests.hosts.service import Poll, Stream
+from tests.hosts.standin_inventory import SETTINGS
 
 if TYPE_CHECKING:
     from tests.hosts.standin_inventory import Checkout
@@ -21,10 +22,15 @@ def release_of(host: str) -> str:
     return shell(host, "readlink /srv/llm/engines/main/current").strip()
 
 
+# What the tests here leave behind: each begins with what the one before it has ended with.
+GOOD: dict[str, Any] = {"args": {"seed": 2, "additional-config": {"start_seconds": 1.5}}}
+
+
 def behaving(**behaviour: Any) -> dict[str, Any]:
     """Engine settings under which the stand-in does that, and failure is seen soon."""
     return {
-        "args": {"max-model-len": 1024, "additional-config": behaviour},
+        **SETTINGS["engine"],
+        "args": {"additional-config": behaviour},
         "start_timeout_seconds": 6,
         "stall_timeout_seconds": 4,
     }
@@ -32,18 +38,21 @@ def behaving(**behaviour: Any) -> dict[str, Any]:
 
 def test_a_change_goes_one_by_one_and_streams_end(checkout: Checkout) -> None:
     """While one host drains and starts the other answers; what streams is not cut."""
-    checkout.write(engine={"args": {"seed": 1, "additional-config": {"token_seconds": 0.05}}})
-    checkout.deploy().done()
     before = {host: release_of(host) for host in BOTH}
     services = {host: checkout.service(host) for host in BOTH}
-    checkout.write(engine={"args": {"seed": 2, "additional-config": {"start_seconds": 1.5}}})
-    streams = {host: Stream(services[host], 120).running() for host in BOTH}
+    checkout.write(engine=GOOD)
+    # 50 tokens a second: both are under way when their host is drained, the second one later.
+    streams = {DEBIAN12: Stream(services[DEBIAN12], 600), DEBIAN13: Stream(services[DEBIAN13], 800)}
+    for stream in streams.values():
+        stream.running()
     with Poll(services[DEBIAN12]) as first, Poll(services[DEBIAN13]) as second:
         checkout.deploy().done()
+    polls = {DEBIAN12: first, DEBIAN13: second}
     for host, stream in streams.items():
         stream.join(30)
         assert stream.finished, f"{host}: {stream.error or 'cut off'}"
-        assert len(stream.events) == 120
+        assert len(stream.events) == stream.tokens
+        assert stream.events[-1] > min(polls[host].down), "it ended before the drain: too short"
         assert release_of(host) != before[host]
     windows = sorted((min(poll.down), max(poll.down)) for poll in (first, second))
     assert windows[0][1] < windows[1][0], f"both hosts were down at once: {windows}"
@@ -56,12 +65,10 @@ def test_a_change_goes_one_by_one_and_streams_end(checkout: Checkout) -> None:
 
 def test_a_bad_release_is_tried_on_one_host_only(checkout: Checkout) -> None:
     """It goes back by itself; the others are left alone, say so, and never stop answering."""
-    checkout.write()
-    checkout.deploy().done()
     before = {host: release_of(host) for host in BOTH}
-    checkout.write(engine={"args": {"max-model-len": 1024, "no-such-flag": 7}})
-    services = [checkout.service(host) for host in BOTH]
-    with Poll(services[0]) as first, Poll(services[1]) as second:
+    checkout.write(engine={"args": {"no-such-flag": 7}})
+    services = {host: checkout.service(host) for host in BOTH}
+    with Poll(services[DEBIAN12]) as first, Poll(services[DEBIAN13]) as second:
         ran = checkout.deploy()
     assert ran.code == 1
     assert ran.failed == set(BOTH)
@@ -74,37 +81,49 @@ def test_a_bad_release_is_tried_on_one_host_only(checkout: Checkout) -> None:
         f"left alone: the go-live on {tried} failed; this host still serves its present release",
     )
     assert f"[{other}]" in line_of(ran.log, "left alone")
-    polls = {service.host: poll for service, poll in zip(services, (first, second), strict=True)}
-    assert polls[other].statuses() == {200}
-    assert {host: release_of(host) for host in BOTH} == before
-    for service in services:
-        assert service.answers()
-    checkout.write()
-    assert checkout.deploy().done().unchanged
+    assert {DEBIAN12: first, DEBIAN13: second}[other].statuses() == {200}
+    still_serving(checkout, before)
 
 
 def line_of(log: str, words: str) -> str:
     return next(line for line in log.splitlines() if words in line)
 
 
+def still_serving(checkout: Checkout, releases: dict[str, str]) -> None:
+    """The releases of before answer, and nothing is left to do for them."""
+    assert {host: release_of(host) for host in releases} == releases
+    for host in releases:
+        assert checkout.service(host).answers()
+    checkout.write(engine=GOOD)
+    ran = checkout.deploy().done()
+    assert ran.unchanged, ran.log
+
+
 @pytest.mark.parametrize(
-    ("failure", "words"),
+    "failures",
     [
-        ("exit-1", ["Engine core initialization failed", "status 1"]),
-        ("no-socket", ["no new log line", "has not opened its socket", "loading weights"]),
-        ("answer-500", ["was answered 500", "start_timeout_seconds = 6", "fatal error"]),
-        ("empty-text", ["empty text", "start_timeout_seconds = 6"]),
+        {
+            DEBIAN12: ("exit-1", ["Engine core initialization failed", "status 1"]),
+            DEBIAN13: ("no-socket", ["no new log line", "has not opened its socket", "for ever"]),
+        },
+        {
+            DEBIAN12: ("answer-500", ["was answered 500", "start_timeout_seconds = 6", "fatal"]),
+            DEBIAN13: ("empty-text", ["empty text", "start_timeout_seconds = 6"]),
+        },
     ],
+    ids=["dies or hangs", "answers badly"],
 )
 def test_an_engine_that_does_not_serve_is_taken_back(
-    checkout: Checkout, failure: str, words: list[str]
+    checkout: Checkout, failures: dict[str, tuple[str, list[str]]]
 ) -> None:
-    before = release_of(DEBIAN12)
-    checkout.write(engine=behaving(fail=failure))
-    ran = checkout.deploy("--limit", DEBIAN12)
-    assert ran.code == 1
-    ran.said("go-live:", "did not go live", "serves again", *words)
-    assert release_of(DEBIAN12) == before
-    assert checkout.service(DEBIAN12).answers()
-    checkout.write()
-    assert checkout.deploy().done().unchanged
+    """One way of failing a host, each host in a run of its own, both runs at once."""
+    before = {host: release_of(host) for host in BOTH}
+    engines = {host: {"engine": behaving(fail=way)} for host, (way, _) in failures.items()}
+    checkout.write(host_variables=engines)
+    runs = {host: checkout.start("--limit", host) for host in BOTH}
+    for host, (_, words) in failures.items():
+        ran = runs[host].finish()
+        assert ran.code == 1
+        assert ran.failed == {host}
+        ran.said("go-live:", "did not go live", "serves again", *words)
+    still_serving(checkout, before)

@@ -52,3 +52,16 @@ def test_an_answer_counts_even_when_the_connection_has_closed() -> None:
     with pytest.raises(program.HostRefused, match="no"):
         call(FakeHost(ok=False, stdout=[refusal], active=False))
     assert call(FakeHost(ok=True, stdout=['{"a": 1}'], active=False)) == {"a": 1}
+
+
+@pytest.mark.parametrize(("active", "expected"), [(True, "sudo asks"), (False, "EOFError")])
+def test_a_prompt_for_sudos_password_is_no_lost_connection(active: bool, expected: str) -> None:
+    """Both are an EOFError: getpass without a terminal, and paramiko."""
+    host = FakeHost(ok=False, stdout=[], active=active)
+
+    def end_of_file(*_arguments: Any, **_options: Any) -> Any:
+        raise EOFError
+
+    host.run_shell_command = end_of_file  # type: ignore[method-assign]
+    with pytest.raises((program.HostRefused, program.ConnectionLost), match=expected):
+        call(host)
