@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyinfra_deploy.facts.hardware import Gpu, Hardware
+    from pyinfra_deploy.planning.tables.rows import GpuModel
     from pyinfra_deploy.settings.schema import Settings
 
 _ECC = (
@@ -207,23 +208,23 @@ def _names(hardware: Hardware) -> Iterator[Finding]:
         row = model_row(gpus[0])
         if row is None:
             continue
-        unlike = [gpu for gpu in gpus if not _memory_is_known(gpu)]
-        capability = gpus[0].compute_capability
-        wrong = capability is not None and capability != row.capability
-        if not unlike and not wrong and not (row.lies and row.memory_mib is None):
+        unlike = [gpu for gpu in gpus if not _is_as_known(gpu, row)]
+        if not unlike and row.lies is None:
             continue
+        shown = unlike or gpus
+        said = row.lies or (row.rebuilt if unlike else None)
         yield Finding(
             "gpu.name-misleads",
             "warn",
             hardware.host,
-            named(unlike or gpus),
-            f"it calls itself {kind}, and is not what is known under that name"
-            + (f": {row.lies}" if row.lies else ""),
-            "plan with what it reports, not with the name; ask the seller what it is",
-            evidence=of_each(
-                unlike or gpus,
-                _figures,
+            named(shown),
+            (
+                f"it calls itself {kind}"
+                + (", and is not what is known under that name" if unlike else "")
             )
+            + (f": {said}" if said else ""),
+            "plan with what it reports, not with the name; ask the seller what it is",
+            evidence=of_each(shown, _figures)
             + f"; known: {row.memory_mib or 'unknown'} MiB, {dotted(row.capability)}",
             source=row.source,
         )
@@ -234,10 +235,11 @@ def _figures(gpu: Gpu) -> str:
     return f"{gpu.memory_total_mib} MiB, compute capability {capability}"
 
 
-def _memory_is_known(gpu: Gpu) -> bool:
-    row = model_row(gpu)
-    if row is None or row.memory_mib is None or gpu.memory_total_mib is None:
+def _is_as_known(gpu: Gpu, row: GpuModel) -> bool:
+    """Whether memory and compute capability are the row's, as far as both are known."""
+    if gpu.compute_capability not in (None, row.capability):
+        return False
+    totals = [total for total in (row.memory_mib, row.memory_mib_ecc_off) if total is not None]
+    if not totals or gpu.memory_total_mib is None:
         return True
-    totals: list[int] = [row.memory_mib]
-    totals += [row.memory_mib_ecc_off] if row.memory_mib_ecc_off else []
     return any(abs(gpu.memory_total_mib - one) <= _MEMORY_TOLERANCE * one for one in totals)

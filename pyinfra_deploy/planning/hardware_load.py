@@ -9,7 +9,7 @@ from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.gpu_table import named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyinfra_deploy.facts.hardware import Gpu, GpuProcess, Hardware
     from pyinfra_deploy.settings.schema import Settings
@@ -22,21 +22,25 @@ _SOURCE = "vLLM does not start when less than gpu-memory-utilization of a GPU's 
 
 def load_findings(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
     """An orphan that leaves too little is refused, a small one warned of. Memory that nobody in the
-    process list holds counts only where no engine of ours runs."""
+    process list holds counts only where no engine of ours runs. A process whose unit was not found
+    out may be our own, so it is never refused."""
     share = settings.engine.args.get("gpu-memory-utilization", _USUAL_SHARE)
     share = share if isinstance(share, int | float) else _USUAL_SHARE
     blocked: list[Gpu] = []
     present: list[Gpu] = []
     unexplained: list[Gpu] = []
+    unknown: list[Gpu] = []
     for gpu in hardware.gpus:
-        foreign = [process for process in gpu.processes if not is_ours(process)]
-        ours = [process for process in gpu.processes if is_ours(process)]
+        foreign = [process for process in gpu.processes if is_foreign(process)]
+        others = [process for process in gpu.processes if not is_foreign(process)]
         held = sum(process.used_memory_mib or 0 for process in foreign)
         if foreign:
-            short = _is_short(gpu, held or (0 if ours else gpu.memory_used_mib or 0), share)
+            short = _is_short(gpu, held or (0 if others else gpu.memory_used_mib or 0), share)
             (blocked if short else present).append(gpu)
-        elif not ours and _is_short(gpu, gpu.memory_used_mib or 0, share):
+        elif not others and _is_short(gpu, gpu.memory_used_mib or 0, share):
             unexplained.append(gpu)
+        if any(process.unit is None for process in others):
+            unknown.append(gpu)
     if blocked:
         yield Finding(
             "gpu.orphan-memory",
@@ -62,6 +66,18 @@ def load_findings(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
             evidence=_holders(present),
             source=_SOURCE,
         )
+    if unknown:
+        yield Finding(
+            "gpu.process-unknown",
+            "warn",
+            hardware.host,
+            named(unknown),
+            "processes use this GPU, and it was not found out whether they are an engine of ours",
+            "look: systemctl status PID names the unit; what belongs to none may be in the way of "
+            "the engine",
+            evidence=_holders(unknown, lambda process: process.unit is None),
+            source=_SOURCE,
+        )
     if unexplained:
         yield Finding(
             "gpu.memory-in-use",
@@ -81,8 +97,9 @@ def load_findings(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
         )
 
 
-def is_ours(process: GpuProcess) -> bool:
-    return process.unit is not None and _OURS.search(process.unit) is not None
+def is_foreign(process: GpuProcess) -> bool:
+    """In another unit than an engine's, or in none ("")."""
+    return process.unit is not None and _OURS.search(process.unit) is None
 
 
 def _is_short(gpu: Gpu, taken_mib: int, share: float) -> bool:
@@ -93,23 +110,23 @@ def _is_short(gpu: Gpu, taken_mib: int, share: float) -> bool:
     return usable - taken_mib < share * usable
 
 
-def _holders(gpus: list[Gpu]) -> str:
-    lines = []
-    for gpu in gpus:
-        for process in gpu.processes:
-            if not is_ours(process):
-                memory = (
-                    f"{process.used_memory_mib} MiB"
-                    if process.used_memory_mib is not None
-                    else "memory unknown"
-                )
-                where = process.unit or "no unit"
-                lines.append(
-                    f"GPU {gpu.index}: pid {process.pid} {process.name}, {memory}, {where}"
-                )
+def _holders(gpus: list[Gpu], which: Callable[[GpuProcess], bool] | None = None) -> str:
+    lines = [
+        f"GPU {gpu.index}: {_holder(process)}"
+        for gpu in gpus
+        for process in gpu.processes
+        if (which or is_foreign)(process)
+    ]
     return "; ".join(lines[:6]) + (f"; and {len(lines) - 6} more" if len(lines) > 6 else "")
 
 
+def _holder(process: GpuProcess) -> str:
+    used = process.used_memory_mib
+    memory = "memory unknown" if used is None else f"{used} MiB"
+    where = "unit unknown" if process.unit is None else process.unit or "no unit"
+    return f"pid {process.pid} {process.name}, {memory}, {where}"
+
+
 def _kill(gpus: list[Gpu]) -> str:
-    pids = sorted({p.pid for gpu in gpus for p in gpu.processes if not is_ours(p)})
+    pids = sorted({p.pid for gpu in gpus for p in gpu.processes if is_foreign(p)})
     return "kill " + " ".join(map(str, pids[:16]))

@@ -245,6 +245,7 @@ class GpuModel(Row):
     pcie_width: Literal[1, 2, 4, 8, 16] | None = None
     forward_compatible: bool | None = None
     lies: Text | None = None
+    rebuilt: Text | None = None
     source: Text
 
 
