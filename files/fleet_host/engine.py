@@ -144,18 +144,20 @@ def cpu_seconds(shown: dict[str, str]) -> float | None:
     return int(value) / 1e9 if known else None
 
 
-def journal(unit: str, invocation: str, since_epoch_seconds: float, lines: int = 30) -> list[str]:
-    """The last lines of one run of the unit and what systemd said of it; without an invocation,
+def journal(unit: str, invocations: list[str], since_epoch_seconds: float, lines: int) -> list[str]:
+    """The last lines of runs of the unit and what systemd said of them; without an invocation,
     those since a moment of wall time, in which the end of the run before may be."""
-    if not invocation:
+    known = dict.fromkeys(invocation for invocation in invocations if invocation)
+    if not known:
         # With --since, journalctl of systemd 252 takes --lines from the oldest one on, 257 from the
         # newest; reversed, both begin at the newest.
         since = f"--since=@{int(since_epoch_seconds)}"
         newest = ["--output=cat", "--reverse", f"--lines={lines}", f"--unit={unit}", since]
         return _journalctl(newest)[::-1]
     # The unit's own lines and, by the second field, systemd's (systemd.journal-fields(7)).
-    wanted = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
-    return _journalctl(["--output=cat", f"--lines={lines}", *wanted])
+    own = [f"_SYSTEMD_INVOCATION_ID={invocation}" for invocation in known]
+    of_systemd = [f"INVOCATION_ID={invocation}" for invocation in known]
+    return _journalctl(["--output=cat", f"--lines={lines}", *own, "+", *of_systemd])
 
 
 def journal_position(unit: str) -> str:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import engine, probe, systemctl
+from . import engine, probe, root_cause, systemctl
 from .errors import HostError
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ COMPLETION_TIMEOUT_SECONDS = 120.0
 # CPU time below this share of one core is the idling of a process that gets nowhere: loading
 # weights from a slow disk at 100 MB/s takes about 5% of a core in copying alone.
 WORKING_SHARE = 0.02
-LOG_LINES = 30
+# The tracebacks of eight workers, the engine core and the server are under a thousand lines.
+LOG_LINES_READ = 4000
 EXIT_HINTS = {
     "2": "vLLM exits with 2 for an argument that it does not know or a value that it refuses.",
     "203": "The program could not be executed: is the runtime complete, is its interpreter there?",
@@ -36,7 +37,7 @@ class Patience:
 
 
 class UnhealthyError(Exception):
-    """The engine does not serve. cause: one sentence; lines: the end of its log."""
+    """The engine does not serve. cause: one sentence; lines: what its log says it died of."""
 
     def __init__(self, cause: str, lines: list[str]) -> None:
         super().__init__(cause)
@@ -79,9 +80,13 @@ def restart(unit: str) -> float:
     except HostError as error:
         shown = engine.unit_state(unit)
         cause = death(unit, shown, shown["InvocationID"]) or f"{error.what}: {error.why}"
-        lines = engine.journal(unit, shown["InvocationID"], since, LOG_LINES)
-        raise UnhealthyError(cause, lines) from error
+        raise UnhealthyError(cause, _log(unit, [shown["InvocationID"]], since)) from error
     return since
+
+
+def _log(unit: str, invocations: list[str], since_epoch_seconds: float) -> list[str]:
+    lines = engine.journal(unit, invocations, since_epoch_seconds, LOG_LINES_READ)
+    return root_cause.explained(lines)
 
 
 def death(unit: str, shown: dict[str, str], invocation: str) -> str | None:
@@ -135,8 +140,9 @@ def wait_until_serving(
                 f"stall_timeout_seconds = {patience.stall_timeout_seconds:g}; last: {last_answer}."
             )
         if cause is not None:
-            lines = engine.journal(unit, shown["InvocationID"], since_epoch_seconds, LOG_LINES)
-            raise UnhealthyError(cause, lines)
+            # Of a crash loop, also the start that died: the newest one may have said nothing yet.
+            runs = [invocation, shown["InvocationID"]]
+            raise UnhealthyError(cause, _log(unit, runs, since_epoch_seconds))
         if engine.socket_path(name).exists():
             left = patience.start_timeout_seconds - elapsed
             try:
@@ -146,7 +152,7 @@ def wait_until_serving(
                     max(1.0, min(COMPLETION_TIMEOUT_SECONDS, left)),
                 )
             except probe.RejectedError as error:
-                lines = engine.journal(unit, invocation, since_epoch_seconds, LOG_LINES)
+                lines = _log(unit, [invocation], since_epoch_seconds)
                 raise UnhealthyError(f"{error}.", lines) from error
             except probe.NotReadyError as error:
                 last_answer = str(error)

@@ -127,7 +127,9 @@ def test_a_bad_release_is_taken_back_and_the_old_one_serves(
 def test_the_log_of_a_dying_engine_is_in_the_error(host: FakeHost) -> None:
     stage(host, "r1", behave="die")
     error = refused(host, "r1")
-    assert "vllm: error: unrecognized arguments: --nope" in error.detail
+    assert error.detail[0] == "vllm: error: unrecognized arguments: --nope"
+    assert error.detail[-1] == "vllm: error: unrecognized arguments: --nope"
+    assert "loading r1" in error.detail
     assert "argument that it does not know" in error.why
 
 
