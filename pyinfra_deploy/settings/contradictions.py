@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ def contradictions(
         yield from _model(settings.model)
     if settings.gateway is not None:
         yield from _gateway(settings.gateway)
+    yield from _gpus(settings)
     engine = settings.engine
     if engine.stall_timeout_seconds > engine.start_timeout_seconds:
         yield (
@@ -142,6 +144,24 @@ def _model(model: Model) -> Iterator[Contradiction]:
             f"model.stall_timeout_seconds ({model.stall_timeout_seconds}) is longer than "
             f"model.file_timeout_seconds ({model.file_timeout_seconds}) and so never counts.",
             "make it shorter, or the other longer.",
+        )
+
+
+def _gpus(settings: Settings) -> Iterator[Contradiction]:
+    """More GPUs for the engine than the host is expected to have."""
+    expected = settings.gpu_host.expected_gpus
+    sizes = {
+        name: size
+        for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+        if isinstance(size := settings.engine.args.get(name), int)
+    }
+    product = math.prod(sizes.values())
+    if expected is not None and product > expected:
+        words = " x ".join(f"engine.args.{name} ({size})" for name, size in sizes.items())
+        yield (
+            ("gpu_host", "expected_gpus"),
+            f"gpu_host.expected_gpus is {expected}, and {words} asks for {product} GPUs.",
+            "correct one of them: an engine needs as many GPUs as its parallel sizes multiply to.",
         )
 
 

@@ -89,3 +89,13 @@ def test_wrong_ones_are_refused_with_their_place(
     assert key in text
     assert says in text
     assert "group_vars/prod.yml:" in text
+
+
+def test_more_gpus_than_expected_names_both_keys(tmp_path: Path) -> None:
+    args = "engine: {args: {tensor-parallel-size: 8, pipeline-parallel-size: 2}}\n"
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path, PROD + args)
+    text = str(caught.value)
+    assert "gpu_host.expected_gpus is 8" in text
+    assert "engine.args.tensor-parallel-size (8) x engine.args.pipeline-parallel-size (2)" in text
+    load(tmp_path, PROD + args.replace("size: 8", "size: 4"))

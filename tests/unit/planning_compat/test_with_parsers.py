@@ -1,0 +1,75 @@
+"""From what nvidia-smi prints to the finding: the lab's bad states, and recorded reality."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.standins import nvidia_smi
+from lab.standins.gpu_states import STATES
+from pyinfra_deploy.facts import raw
+from pyinfra_deploy.facts.assemble import assemble
+from pyinfra_deploy.facts.raw import RawOutput
+from pyinfra_deploy.planning.compatibility import check
+from pyinfra_deploy.planning.hardware_findings import hardware_findings
+from tests.unit.planning_compat.hosts import QWEN3_FP8, host, ids, settings
+
+# State of the lab's stand-in -> its refusal. An idle link at x4 is a note: it is judged under load.
+REFUSED = {
+    "ok": [],
+    "no-driver": ["gpu.no-driver"],
+    "mismatch": ["gpu.driver-mismatch"],
+    "lost": ["gpu.lost"],
+    "unknown-error": ["gpu.lost"],
+    "none": ["gpu.none"],
+    "no-library": ["gpu.no-driver"],
+    "hang": ["gpu.hang"],
+    "seven": ["gpu.too-few"],
+    "hot": ["gpu.thermal-slowdown"],
+    "ecc": ["gpu.ecc-uncorrected"],
+    "busy": ["gpu.memory-in-use"],
+    "no-persistence": [],
+}
+
+
+def outputs(state: str) -> dict[str, RawOutput]:
+    if STATES[state].get("hangs"):
+        return {raw.SMI_XML: RawOutput("", 124, "no answer")}
+    return {
+        name: RawOutput(*nvidia_smi.answer(argv, "gpu1", state))
+        for name, argv in (
+            (raw.SMI_XML, ["-q", "-x"]),
+            (raw.SMI_TOPOLOGY, ["topo", "-m"]),
+        )
+    }
+
+
+@pytest.mark.parametrize("state", sorted(STATES))
+def test_the_labs_bad_states(state: str) -> None:
+    found = ids(hardware_findings(assemble("gpu1", outputs(state)), settings()), "refuse")
+    if state in REFUSED:
+        assert found == REFUSED[state]
+    assert len(found) <= 1
+
+
+CORPUS = Path(os.environ.get("CORPUS", "none")) / "smi"
+RECORDED = sorted(path for path in CORPUS.glob("*") if path.suffix in (".xml", ".txt"))
+
+
+@pytest.mark.skipif(not RECORDED, reason="$CORPUS names no directory with recorded outputs")
+def test_recorded_outputs_are_judged_and_nothing_stumbles() -> None:
+    anything = settings(args={}, gpu_host={})
+    for path in RECORDED:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for name in (raw.SMI_XML, raw.KERNEL_LOG, raw.SMI_TOPOLOGY):
+            hardware = assemble("gpu1", {name: RawOutput(text)})
+            for one in (hardware, replace(host(), kernel_events=hardware.kernel_events)):
+                found = (*hardware_findings(one, anything), *check(one, anything, QWEN3_FP8))
+                assert all(f.message and f.fix for f in found), path.name
+        if path.name.startswith("fail_"):
+            hardware = assemble("gpu1", {raw.SMI_XML: RawOutput(text, 1)})
+            found = hardware_findings(hardware, anything)
+            assert len(ids(found, "refuse")) == 1, path.name
