@@ -24,6 +24,8 @@ POLL_SECONDS = (0.5, 1.0, 2.0, 3.0, 5.0)
 # A host that reboots or loses its network for longer than this is reported; its job goes on.
 OUTAGE_PATIENCE_SECONDS = 300.0
 PRINT_EVERY_SECONDS = 10.0
+# Units that come at a rate. Of a phase that waits, the seconds pass at one a second.
+COUNTED_UNITS = ("bytes", "packages")
 
 
 def run_job(
@@ -114,13 +116,15 @@ def _watch(
 def describe_progress(progress: Mapping[str, Any]) -> str:
     """One line of a job's progress: phase, how much of how much, the rate, what it says."""
     parts = [str(progress.get("phase") or "starting")]
-    done, total, unit = progress.get("done"), progress.get("total"), progress.get("unit")
-    if isinstance(done, int | float) and isinstance(total, int | float) and total:
+    unit = progress.get("unit")
+    done, total, rate = (_number(progress.get(key)) for key in ("done", "total", "rate"))
+    if done is not None and total:
         parts.append(f"{_amount(done, unit)} of {_amount(total, unit)} ({100 * done / total:.0f}%)")
-    rate = progress.get("rate")
-    if isinstance(rate, int | float) and rate > 0:
+    elif done and unit == "s":
+        parts.append(_amount(done, unit))
+    if unit in COUNTED_UNITS and rate is not None and rate > 0:
         parts.append(f"{_amount(rate, unit)}/s")
-        if isinstance(done, int | float) and isinstance(total, int | float) and total > done:
+        if done is not None and total is not None and total > done:
             parts.append(f"about {_duration((total - done) / rate)} left")
     message = progress.get("message")
     if message:
@@ -128,7 +132,13 @@ def describe_progress(progress: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
 def _amount(value: float, unit: object) -> str:
+    if unit == "s":
+        return _duration(value)
     if unit == "bytes":
         for factor, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
             if value >= factor:
