@@ -60,7 +60,8 @@ def method_of(model: ModelFacts, online: str | None = None) -> str | None:
         return None
     if method == "fp8" and model.weight_block is not None:
         return "fp8-blocks"
-    if method != "compressed-tensors" or model.quant_bits is None:
+    scheme_known = model.quant_bits is not None and model.quant_is_float is not None
+    if method != "compressed-tensors" or not scheme_known:
         return method
     if model.quant_is_float:
         return f"{method}-fp8" if model.quant_bits == 8 else f"{method}-nvfp4"

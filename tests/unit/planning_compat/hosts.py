@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pyinfra_deploy.facts.hardware import Gpu, Hardware, NumaNode, Topology
+from pyinfra_deploy.facts.hardware import Gpu, Hardware, KernelEvent, NumaNode, Topology
 from pyinfra_deploy.planning.compatibility import ModelFacts
 from pyinfra_deploy.settings.schema import Engine, GpuHost, Model, Runtime, Settings
 
@@ -111,6 +111,13 @@ def settings(
         ),
         **more,
     )
+
+
+def xid(code: int, index: int = 2, text: str | None = None) -> KernelEvent:
+    """A kernel line about the GPU of that index."""
+    bus = BUSES[index]
+    line = f"NVRM: Xid (PCI:0000:{bus}:00): {code}, pid=1234, name=vllm"
+    return KernelEvent(text or line, code, f"0000:{bus}:00.0", 100.0)
 
 
 def ids(findings: Any, *severities: str) -> list[str]:
