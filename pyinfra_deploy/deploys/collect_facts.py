@@ -11,6 +11,7 @@ from pathlib import Path
 from pyinfra import host, logger
 
 from pyinfra_deploy.facts.collected import TIMEOUT_SECONDS, CollectedOutputs, write_directory
+from pyinfra_deploy.operations import host_steps
 
 outputs = host.get_fact(
     CollectedOutputs,
@@ -23,4 +24,4 @@ if outputs:
     except OSError as error:
         # Raised on, it would end the run of all hosts.
         host.log_styled(f"cannot write: {error}", fg="red", log_func=logger.error)
-        host.state.fail_hosts({host})
+        host_steps.drop(host)

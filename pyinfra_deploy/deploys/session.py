@@ -39,7 +39,7 @@ def plan_this_host() -> HostPlan | None:
     except EOFError:
         # pyinfra asks for sudo's password at the terminal, where there is one.
         report_refusal(host, "connection", sudo_refused())
-        host.state.fail_hosts({host})
+        host_steps.drop(host)
         return None
     if not snapshot:
         return None  # the host could not be read; pyinfra has said so and dropped it
@@ -52,7 +52,7 @@ def plan_this_host() -> HostPlan | None:
                         fg="red", log_func=logger.error)  # fmt: skip
         for line in traceback.format_exc().splitlines():
             host.log(line, log_func=logger.error)
-        host.state.fail_hosts({host})
+        host_steps.drop(host)
         return None
     refusals = plan.refused or tuple(unusable_secrets(plan, host.data.fleet))
     if refusals:
