@@ -18,6 +18,7 @@ COMMANDS = (
     "pyinfra_deploy.settings.commands",
     "pyinfra_deploy.keys.commands",
     "pyinfra_deploy.facts_commands",
+    "pyinfra_deploy.plan_commands",
     "pyinfra_deploy.findings_commands",
 )
 

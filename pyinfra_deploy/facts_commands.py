@@ -57,13 +57,7 @@ def _collect(arguments: argparse.Namespace) -> int:
     fleet = load_fleet(arguments.inventory)
     hosts = chosen(fleet, arguments.limit)
     output = arguments.output.absolute()
-    prepare(output, hosts)
-    incoming = Path(tempfile.mkdtemp(prefix=".collecting-", dir=output))
-    try:
-        printed = _run(command(fleet, hosts, incoming, arguments.mask_uuids), fleet.root)
-        missed = [host for host in hosts if not take(incoming / host, output / host)]
-    finally:
-        shutil.rmtree(incoming, ignore_errors=True)
+    missed, printed = collect(fleet, hosts, output, mask_uuids=arguments.mask_uuids)
     for host in hosts:
         if host not in missed:
             print(report(assemble(host, raw.read_directory(output / host)), output / host))
@@ -76,6 +70,20 @@ def _collect(arguments: argparse.Namespace) -> int:
             print(f"What {output} has of them is older: {', '.join(stale)}", file=sys.stderr)
         return INCOMPLETE
     return 0
+
+
+def collect(
+    fleet: Fleet, hosts: Sequence[str], output: Path, *, mask_uuids: bool = False
+) -> tuple[list[str], str]:
+    """Write DIR/HOST of each host. Returns the hosts that were not read, and what pyinfra said."""
+    prepare(output, hosts)
+    incoming = Path(tempfile.mkdtemp(prefix=".collecting-", dir=output))
+    try:
+        printed = _run(command(fleet, hosts, incoming, mask_uuids), fleet.root)
+        missed = [host for host in hosts if not take(incoming / host, output / host)]
+    finally:
+        shutil.rmtree(incoming, ignore_errors=True)
+    return missed, printed
 
 
 def chosen(fleet: Fleet, limits: Sequence[str]) -> list[str]:
@@ -99,7 +107,7 @@ def chosen(fleet: Fleet, limits: Sequence[str]) -> list[str]:
 
 def prepare(output: Path, hosts: Iterable[str]) -> None:
     """Make DIR for its owner alone; refuse one whose content is not of this command."""
-    ours = {f"{name}{suffix}" for name in raw.NAMES for suffix in _SUFFIXES}
+    ours = {f"{name}{suffix}" for name in (*raw.NAMES, raw.SNAPSHOT) for suffix in _SUFFIXES}
     try:
         output.mkdir(mode=0o700, parents=True, exist_ok=True)
         for host in hosts:

@@ -6,11 +6,16 @@
 Has no operation: nothing on a host is changed.
 """
 
+import json
 from pathlib import Path
 
 from pyinfra import host, logger
 
+from pyinfra_deploy.deploys.artefacts import artefacts_for
+from pyinfra_deploy.deploys.session import snapshot_request
+from pyinfra_deploy.facts import raw
 from pyinfra_deploy.facts.collected import TIMEOUT_SECONDS, CollectedOutputs, write_directory
+from pyinfra_deploy.facts.snapshot import read_snapshot
 from pyinfra_deploy.operations import host_steps
 
 outputs = host.get_fact(
@@ -19,6 +24,12 @@ outputs = host.get_fact(
     _timeout=TIMEOUT_SECONDS,
 )
 if outputs:
+    # What of ours is on the host, for `fleet plan` to tell what a deploy would change.
+    settings = host.data.settings
+    request = snapshot_request(
+        settings, frozenset(host.groups), artefacts_for(host.data.fleet, settings)
+    )
+    outputs[raw.SNAPSHOT] = raw.RawOutput(json.dumps(read_snapshot(host, request)))
     try:
         write_directory(Path(host.data.facts_directory) / host.data.fleet["host"], outputs)
     except OSError as error:

@@ -10,6 +10,7 @@ from pyinfra.api import deploy
 from pyinfra.operations import apt
 
 from pyinfra_deploy.deploys.artefacts import artefacts_for, signing_problem
+from pyinfra_deploy.deploys.judgement import judge
 from pyinfra_deploy.facts.snapshot import read_snapshot
 from pyinfra_deploy.operations import host_steps, packing
 from pyinfra_deploy.operations.program import report_refusal, sudo_refused
@@ -55,10 +56,18 @@ def plan_this_host() -> HostPlan | None:
         host_steps.drop(host)
         return None
     refusals = plan.refused or tuple(unusable_secrets(plan, host.data.fleet))
+    findings = plan.findings
+    if not refusals and "gpu" in groups:
+        foresight = judge(host, settings, snapshot, host.data.fleet)
+        if foresight is None:
+            return None
+        refusals, findings = foresight.refused, (*findings, *foresight.findings)
     if refusals:
         host_steps.refuse(host, refusals)
         return None
-    for finding in plan.findings:
+    for finding in findings:
+        if finding.severity != "warn":
+            continue
         host.log_styled(str(finding), fg="yellow", log_func=logger.warning)
     for reason in plan.reasons():
         host.log(f"will {reason}")

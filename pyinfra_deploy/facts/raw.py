@@ -44,6 +44,8 @@ APT_POLICY = "apt-policy.txt"
 DMI = "dmi.txt"
 PATHS = "paths.txt"
 PROCESSES = "gpu-processes.txt"
+# What of ours is on the host. Beside the outputs: a directory made elsewhere has none.
+SNAPSHOT = "snapshot.json"
 
 # What is there on every host: a directory that lacks one of these is incomplete.
 NAMES = (
@@ -75,7 +77,7 @@ def read_directory(directory: Path) -> dict[str, RawOutput]:
         raise UnreadableOutput(f"{directory} cannot be read: {error.strerror}") from error
     found = {
         name: _read(directory, name)
-        for name in NAMES
+        for name in (*NAMES, SNAPSHOT)
         if names & {name, f"{name}.exit", f"{name}.stderr"}
     }
     if not found:

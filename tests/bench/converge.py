@@ -27,7 +27,7 @@ from lab.models.catalogue import make_missing
 from lab.plan import Host
 from pyinfra_deploy.deploys.artefacts import artefacts_for
 from pyinfra_deploy.operations import packing
-from pyinfra_deploy.planning import host_plan, wanted
+from pyinfra_deploy.planning import gateway_plan, host_plan, wanted
 from pyinfra_deploy.settings import load_fleet
 from tests.hosts import lab_session, pyinfra_run
 from tests.hosts.standin_inventory import NAME, Checkout
@@ -137,7 +137,7 @@ def ansible_variables(checkout: Checkout) -> dict[str, Any]:
     program = checkout.root / "fleet-host"
     program.write_bytes(packing.host_program())
     record = json.loads(lab_session.shell(NAMES[0], f"cat {wanted.model_directory(settings)}.json"))
-    rendered = host_plan.nginx_files(settings, system)
+    rendered = gateway_plan.nginx_files(settings, system)
     ((nginx_path, nginx_text),) = rendered.files.items()
     environments = lab_session.shell(NAMES[0], "ls -d /srv/llm/runtimes/*-* /srv/llm/tools/*-*")
     return {

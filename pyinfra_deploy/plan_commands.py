@@ -1,0 +1,189 @@
+"""`fleet plan`: what each host is, what would run on it, what would fail; nothing is changed."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyinfra_deploy import facts_commands, plan_report
+from pyinfra_deploy.deploys.artefacts import artefacts_for
+from pyinfra_deploy.deploys.judgement import known_model, model_is_on_host
+from pyinfra_deploy.facts import hub_model, raw
+from pyinfra_deploy.facts.assemble import assemble
+from pyinfra_deploy.facts.errors import UnreadableOutput
+from pyinfra_deploy.facts.hardware import Hardware
+from pyinfra_deploy.operations import packing
+from pyinfra_deploy.planning import host_plan
+from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.planning.foresight import Foresight, KnownModel, as_document, foresee
+from pyinfra_deploy.planning.parallelism import all_layouts
+from pyinfra_deploy.planning.preflight import preflight
+from pyinfra_deploy.settings.fleet import load_fleet
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from pyinfra_deploy.settings.fleet import Fleet, FleetHost
+
+REFUSED = 1
+UNKNOWN = 2
+
+
+def register(commands: Any) -> None:
+    """Add `plan`; `commands` is argparse's object for subcommands, which has no public type."""
+    plan = commands.add_parser(
+        "plan",
+        help="what each host is, what would run on it and what would fail; changes nothing",
+        epilog="exit code: 0 nothing refused, 1 something refused, 2 something not found out",
+    )
+    plan.add_argument("inventory", help="prod, inventories/prod.py or inventories/prod/hosts.yml")
+    plan.add_argument(
+        "--limit", action="append", default=[], metavar="HOSTS", help="hosts or groups, with commas"
+    )
+    plan.add_argument(
+        "--facts", type=Path, metavar="DIR", help="plan from `fleet facts collect`, touch no host"
+    )
+    plan.add_argument(
+        "--model-config",
+        type=Path,
+        metavar="DIR",
+        help="config.json, index and listing.json from here, not from the hub",
+    )
+    plan.add_argument("--layouts", action="store_true", help="every layout of the GPUs, and why")
+    plan.add_argument("--json", action="store_true", help="for programs")
+    plan.set_defaults(run=_plan)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    fleet = load_fleet(arguments.inventory)
+    hosts = facts_commands.chosen(fleet, arguments.limit)
+    with tempfile.TemporaryDirectory(prefix="fleet-plan-") as scratch:
+        directory, not_read, printed = _facts(fleet, hosts, arguments.facts, Path(scratch))
+        found = [
+            _host(fleet, fleet.hosts[host], directory, arguments.model_config)
+            for host in hosts
+            if host not in not_read
+        ]
+    if arguments.json:
+        print(json.dumps(_document(found, not_read), indent=2))
+    else:
+        _print(found, not_read, fleet, layouts=arguments.layouts)
+        for line in printed.splitlines()[-20:] if not_read else ():
+            print(f"  | {line}", file=sys.stderr)
+    foresights = [foresight for foresight, _ in found]
+    if any(one.refused for one in foresights):
+        return REFUSED
+    return UNKNOWN if not_read or any(one.unknown for one in foresights) else 0
+
+
+def _facts(
+    fleet: Fleet, hosts: Sequence[str], given: Path | None, scratch: Path
+) -> tuple[Path, list[str], str]:
+    """(DIR, hosts that could not be read, what was printed while reading)."""
+    if given is not None:
+        return given, [], ""
+    missed, printed = facts_commands.collect(fleet, hosts, scratch)
+    return scratch, missed, printed
+
+
+def _host(
+    fleet: Fleet, host: FleetHost, directory: Path, model_config: Path | None
+) -> tuple[Foresight, list[str] | None]:
+    """(what is foreseen, what a deploy would change: None where that is not known)."""
+    settings, today = host.settings, datetime.datetime.now(datetime.UTC).date()
+    more: list[Finding] = []
+    snapshot: Mapping[str, Any] | None = None
+    try:
+        outputs = raw.read_directory(directory / host.name)
+    except UnreadableOutput as error:
+        hardware = Hardware(host.name)
+        more.append(_not_collected(host.name, directory, error))
+    else:
+        hardware = assemble(host.name, outputs, settings.llm_root)
+        snapshot = _snapshot(outputs)
+    if snapshot is not None:
+        more += preflight(host.name, host.groups, settings, snapshot)
+    model = KnownModel()
+    if settings.model is not None:
+        documents = (
+            hub_model.read_directory(model_config)
+            if model_config is not None
+            else hub_model.fetch(settings.model, fleet.root / ".fleet" / "models")
+        )
+        model = known_model(documents, on_host=model_is_on_host(settings, snapshot))
+    lock = packing.lock_text(settings.runtime.lock) if settings.runtime else ""
+    foresight = foresee(host.name, settings, hardware, model, lock, today, more)
+    return foresight, _changes(fleet, host, snapshot, foresight)
+
+
+def _snapshot(outputs: Mapping[str, raw.RawOutput]) -> Mapping[str, Any] | None:
+    output = outputs.get(raw.SNAPSHOT)
+    if output is None:
+        return None
+    try:
+        document = json.loads(output.text)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) and "os" in document else None
+
+
+def _not_collected(host: str, directory: Path, error: UnreadableOutput) -> Finding:
+    return Finding(
+        "host.not-collected",
+        "warn",
+        host,
+        "facts",
+        "nothing is known of this host",
+        f"fleet facts collect INVENTORY -o {directory} --limit {host}",
+        evidence=str(error),
+    )
+
+
+def _changes(
+    fleet: Fleet, host: FleetHost, snapshot: Mapping[str, Any] | None, foresight: Foresight
+) -> list[str] | None:
+    if snapshot is None or foresight.refused:
+        return None
+    data = {"name": fleet.name, "directory": str(fleet.directory), "root": str(fleet.root)}
+    artefacts = artefacts_for(data, host.settings)
+    plan = host_plan.plan_host(host.name, host.groups, host.settings, snapshot, artefacts)
+    return plan.reasons()
+
+
+def _document(
+    found: Sequence[tuple[Foresight, list[str] | None]], not_read: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "hosts": [as_document(foresight) | {"changes": changes} for foresight, changes in found],
+        "not_read": list(not_read),
+    }
+
+
+def _print(
+    found: Sequence[tuple[Foresight, list[str] | None]],
+    not_read: Sequence[str],
+    fleet: Fleet,
+    *,
+    layouts: bool,
+) -> None:
+    for foresight, changes in found:
+        print(plan_report.host_text(foresight, changes))
+        if layouts and foresight.shape is not None and foresight.hardware.gpus:
+            settings = fleet.hosts[foresight.host].settings
+            verdicts = all_layouts(
+                foresight.shape,
+                foresight.hardware.gpus,
+                settings.engine.args,
+                settings.runtime.vllm if settings.runtime else None,
+                foresight.hardware.topology,
+                foresight.host,
+            )
+            print("  layouts, the best first:")
+            print(plan_report.layouts_text(verdicts))
+        print()
+    print(plan_report.summary([foresight for foresight, _ in found], not_read))

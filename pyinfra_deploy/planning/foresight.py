@@ -1,0 +1,216 @@
+"""Everything that can be known of a host before anything is changed: its findings, its budget.
+
+One function, used by `fleet plan` and by the deploy alike, so that both refuse the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyinfra_deploy.planning import compatibility
+from pyinfra_deploy.planning.acceptance import accept
+from pyinfra_deploy.planning.config_fields import parse_json
+from pyinfra_deploy.planning.engine_choice import read_choice
+from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.planning.hardware_findings import Demand, hardware_findings, uses_gpus
+from pyinfra_deploy.planning.model_config import read_model
+from pyinfra_deploy.planning.parallelism import check_choice
+from pyinfra_deploy.planning.runtime_facts import locked_runtime
+
+if TYPE_CHECKING:
+    import datetime
+    from collections.abc import Iterable, Mapping
+
+    from pyinfra_deploy.facts.hardware import Gpu, Hardware
+    from pyinfra_deploy.planning.memory import MemoryBudget
+    from pyinfra_deploy.planning.model_shape import ModelShape
+    from pyinfra_deploy.settings.schema import Settings
+
+SEVERITIES = ("refuse", "warn", "note")
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """What is known of the model before it is pulled: parsed JSON, or the text where it is none.
+
+    listing: path -> bytes. problem: why something is missing. on_host: it is pulled already.
+    """
+
+    config: object = None
+    index: object = None
+    listing: Mapping[str, int] | None = None
+    problem: str = ""
+    source: str = ""
+    on_host: bool = False
+
+    @property
+    def bytes(self) -> int | None:
+        return sum(self.listing.values()) if self.listing else None
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """One host: what it is, what the engine would find there, and what is to be said of it."""
+
+    host: str
+    hardware: Hardware
+    shape: ModelShape | None
+    budget: MemoryBudget | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def refused(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == "refuse")
+
+    @property
+    def unknown(self) -> bool:
+        """Whether something that decides could not be found out."""
+        return any(finding.id in UNKNOWN for finding in self.findings)
+
+
+# Findings that say "could not be found out": they make `fleet plan` exit with 2.
+UNKNOWN = frozenset({"model.unknown", "host.unread", "host.not-collected", "gpu.unread"})
+
+
+# Refusals that say GPUs are missing, each for another cause.
+MISSING = frozenset({"gpu.too-few", "gpu.fallen-off", "gpu.number-missing"})
+
+
+def foresee(
+    host: str,
+    settings: Settings,
+    hardware: Hardware,
+    model: KnownModel,
+    lock_text: str,
+    today: datetime.date,
+    more: Iterable[Finding] = (),
+) -> Foresight:
+    """Judge one engine host. `more`: findings of other checks, to be accepted and sorted alike."""
+    findings: list[Finding] = list(more)
+    shape, about_model = _shape(host, settings, model)
+    findings += about_model
+    facts = _facts(shape)
+    findings += compatibility.check(hardware, settings, facts, locked_runtime(lock_text))
+    demand = Demand(model.bytes, model.on_host)
+    about_hardware = hardware_findings(hardware, settings, demand)
+    findings += about_hardware
+    budget = None
+    gpus = _engine_gpus(hardware, settings)
+    if shape is not None and gpus and uses_gpus(settings):
+        vllm = settings.runtime.vllm if settings.runtime else None
+        budget, about_memory = check_choice(
+            shape, gpus, settings.engine.args, vllm, hardware.topology, host
+        )
+        findings += _without_consequences(about_memory, about_hardware)
+    accepted = accept(host, _distinct(findings), settings.accept_findings, today)
+    ordered = sorted(accepted, key=lambda finding: SEVERITIES.index(finding.severity))
+    return Foresight(host, hardware, shape, budget, tuple(ordered))
+
+
+def _shape(
+    host: str, settings: Settings, model: KnownModel
+) -> tuple[ModelShape | None, list[Finding]]:
+    if settings.model is None:
+        return None, []
+    findings = []
+    if model.problem:
+        findings.append(
+            Finding(
+                "model.unknown",
+                "warn",
+                host,
+                settings.model.id,
+                "what the model is could not be found out, so its memory and layout are not judged",
+                "make the hub reachable from here, or plan with --model-config DIR and its "
+                "config.json, index and listing",
+                evidence=model.problem,
+            )
+        )
+    if model.config is None:
+        return None, findings
+    config = model.config
+    if isinstance(config, str):
+        config, problems = parse_json(config, "config.json", host)
+        if config is None:
+            return None, [*findings, *problems]
+    read = read_model(config, model.index, model.listing, host)
+    return read.shape, [*findings, *read.findings]
+
+
+def _facts(shape: ModelShape | None) -> compatibility.ModelFacts | None:
+    if shape is None:
+        return None
+    quantization = shape.quantization
+    return compatibility.ModelFacts(
+        architecture=shape.architecture,
+        model_type=shape.model_type,
+        quant_method=quantization.method if quantization else None,
+        quant_bits=quantization.bits if quantization else None,
+        weight_block=quantization.block if quantization else None,
+        dtype=shape.dtype,
+    )
+
+
+def _engine_gpus(hardware: Hardware, settings: Settings) -> tuple[Gpu, ...]:
+    """The GPUs that the engine would use: the first ones, as many as its layout wants."""
+    choice, _ = read_choice(settings.engine.args, hardware.host)
+    return hardware.gpus[: choice.layout.gpus] if choice else hardware.gpus
+
+
+def _without_consequences(
+    about_memory: tuple[Finding, ...], about_hardware: tuple[Finding, ...]
+) -> list[Finding]:
+    """A layout that wants more GPUs than there are is refused once, for what is wrong with them."""
+    if any(finding.id in MISSING and finding.severity == "refuse" for finding in about_hardware):
+        return [finding for finding in about_memory if finding.id != "parallel.too-many-ranks"]
+    return list(about_memory)
+
+
+def _distinct(findings: Iterable[Finding]) -> list[Finding]:
+    kept: dict[tuple[str, str, str], Finding] = {}
+    for finding in findings:
+        kept.setdefault((finding.id, finding.subject, finding.message), finding)
+    return list(kept.values())
+
+
+def as_document(foresight: Foresight) -> dict[str, Any]:
+    """For programs: plain values, as `fleet plan --json` prints them."""
+    budget = foresight.budget
+    hardware = foresight.hardware
+    return {
+        "host": foresight.host,
+        "refused": bool(foresight.refused),
+        "hardware": {
+            "gpus": [
+                {"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid,
+                 "memory_total_mib": gpu.memory_total_mib} for gpu in hardware.gpus
+            ],
+            "driver": hardware.driver_version,
+            "cuda": hardware.cuda_version,
+            "cpus": hardware.cpu_count,
+            "memory_total_bytes": hardware.memory_total_bytes,
+        },
+        "model": foresight.shape.label if foresight.shape else None,
+        "memory": None if budget is None else {
+            "layout": str(budget.layout),
+            "source": budget.source,
+            "weights_bytes": budget.weights_bytes,
+            "available_bytes": _range(budget.available),
+            "kv_bytes_per_token": budget.cache_bytes_per_token,
+            "tokens": _range(budget.tokens),
+            "requests_at_max_model_len": _range(budget.requests),
+            "longest_context": _range(budget.longest_context),
+        },
+        "findings": [
+            {key: getattr(finding, key) for key in (
+                "id", "severity", "subject", "message", "evidence", "fix", "source")}
+            for finding in foresight.findings
+        ],
+    }  # fmt: skip
+
+
+def _range(value: Any) -> dict[str, float] | None:
+    if value is None:
+        return None
+    return {"low": value.low, "middle": value.middle, "high": value.high}
