@@ -193,7 +193,7 @@ def refuse(host: Host, findings: tuple[Finding, ...]) -> None:
 def drop(host: Host) -> None:
     """Take a host out of the run, as failed.
 
-    By its own object: in a deploy, pyinfra's `host` stands for whichever host is being prepared, and
-    for none once that is over, when the results are printed.
+    By its own object: in a deploy, pyinfra's `host` stands for whichever host is being prepared,
+    and for none once that is over, when the results are printed.
     """
     host.state.fail_hosts({host.state.inventory.get_host(host.name)})
