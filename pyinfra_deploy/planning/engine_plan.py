@@ -132,9 +132,12 @@ def _go_live_reason(
     identity = release.id_with(str(record["model_digest"]))
     if current != identity:
         return f"release {identity} instead of {current}"
-    pending = engine.get("golive")
-    if isinstance(pending, dict) and pending.get("phase") not in (None, "done", "reverted"):
-        return f"an earlier go-live was interrupted (phase {pending.get('phase')})"
+    earlier = engine.get("golive")
+    phase = earlier.get("phase") if isinstance(earlier, dict) else None
+    if phase == "failed":
+        return "the last go-live failed"
+    if phase not in (None, "done", "reverted"):
+        return f"an earlier go-live was interrupted (phase {phase})"
     if unit.get("active") != "active":
         return f"{ENGINE_UNIT.format(name=release.engine)} is {unit.get('active') or 'absent'}"
     if unit.get("enabled") != "enabled":

@@ -64,14 +64,14 @@ def packages(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, 
     wanted = {"python3", "python3-venv", "ca-certificates"}
     if "gpu" in groups and settings.runtime is not None:
         version = settings.runtime.python
-        if f"/usr/bin/python{version}" not in (snapshot["os"].get("pythons") or []) or (
-            _is_packaged(snapshot, version)
-        ):
+        cuda = settings.runtime.device == "cuda"
+        present = f"/usr/bin/python{version}" in (snapshot["os"].get("pythons") or [])
+        # An interpreter that somebody has put there has no packages to ask apt for.
+        if not present or _is_packaged(snapshot, version):
             wanted |= {f"python{version}", f"python{version}-venv"}
+            wanted |= {f"python{version}-dev"} if cuda else set()
         # vLLM's CPU kernels are linked to it, and on CUDA hosts it binds workers to NUMA nodes.
-        wanted.add("libnuma1")
-        if settings.runtime.device == "cuda":
-            wanted |= {*COMPILER_PACKAGES, f"python{version}-dev"}
+        wanted |= {"libnuma1", *(COMPILER_PACKAGES if cuda else ())}
     if "gateway" in groups:
         wanted |= {"nginx", "openssl"}
     return sorted(wanted)
