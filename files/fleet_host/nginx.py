@@ -69,9 +69,11 @@ def apply(request: dict[str, Any]) -> dict[str, Any]:
     loaded = state.get("loaded") == digest_of(files) and not interrupted
     active = nginx_process.is_active()
     if not changed and loaded and active and request.get("reload") is not True:
-        return {"changed": False, "reloaded": False, "started": False, "files": []}
+        enabled = nginx_process.enable()
+        return {"changed": enabled, "reloaded": False, "started": False, "files": []}
     _test_in_a_copy(files, remove)
     _switch(files, remove, wanted, active)
+    nginx_process.enable()
     if changed:
         events.record("nginx configuration changed", files=changed)
     return {"changed": True, "reloaded": active, "started": not active, "files": changed}

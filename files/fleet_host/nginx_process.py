@@ -44,6 +44,14 @@ def is_active() -> bool:
     return systemctl.show(UNIT, ["ActiveState"])["ActiveState"] == "active"
 
 
+def enable() -> bool:
+    """Have it come back at each boot, as the package does it; False when that is so already."""
+    if systemctl.show(UNIT, ["UnitFileState"])["UnitFileState"] == "enabled":
+        return False
+    systemctl.call(["enable", UNIT])
+    return True
+
+
 def start() -> None:
     systemctl.call(["reset-failed", UNIT])
     try:

@@ -56,7 +56,9 @@ case $1 in
 show)
     if [ -n "$pid" ] && kill -0 $pid 2> /dev/null; then echo ActiveState=active; else
         echo ActiveState=inactive; fi
+    echo UnitFileState=$(cat {root}/enabled 2> /dev/null || echo enabled)
     echo MainPID=$pid ;;
+enable) echo enabled > {root}/enabled ;;
 start) nginx -c {root}/etc/nginx/nginx.conf -e {root}/log/nginx/error.log ;;
 reload) kill -HUP $pid ;;
 stop) [ -z "$pid" ] || kill -QUIT $pid ;;
@@ -148,6 +150,18 @@ def test_it_starts_then_reloads_then_leaves_alone(site: Site) -> None:
     assert json.loads((site.root / "srv/llm/state/nginx.json").read_text())["loaded"] == (
         nginx.digest_of({site.path: site.text("two")})
     )
+
+
+def test_it_comes_back_at_each_boot(site: Site) -> None:
+    """Somebody has disabled it: a converge says so and mends it, with or without another change."""
+    switch = site.root / "enabled"
+    switch.write_text("disabled\n")
+    nginx.apply(site.request(site.text("one")))
+    assert switch.read_text() == "enabled\n"
+    switch.write_text("disabled\n")
+    again = nginx.apply(site.request(site.text("one")))
+    assert (again["changed"], again["started"], again["reloaded"]) == (True, False, False)
+    assert switch.read_text() == "enabled\n"
 
 
 def test_a_bad_file_is_never_written_and_the_line_is_shown(site: Site) -> None:
