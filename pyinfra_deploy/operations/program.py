@@ -89,6 +89,9 @@ def call(
     """
     program = f"{llm_root}/bin/fleet-host"
     line = StringCommand(shlex.quote(program), command)
+    if not host.connected:
+        # After a reconnect that failed; pyinfra's connector would break with an AttributeError.
+        raise ConnectionLost("the host does not answer")
     try:
         ok, output = host.run_shell_command(
             line,

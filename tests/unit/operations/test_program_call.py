@@ -13,6 +13,8 @@ from pyinfra_deploy.operations import program
 class FakeHost:
     """A host whose command ends so; `active` is paramiko's word on the connection, None: no SSH."""
 
+    connected = True
+
     def __init__(self, ok: bool, stdout: list[str], active: bool | None) -> None:
         self.output = SimpleNamespace(stdout_lines=stdout, stderr_lines=[])
         self.ok = ok

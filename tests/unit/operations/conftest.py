@@ -1,0 +1,3 @@
+from tests.fakes.pyinfra_host import world
+
+__all__ = ["world"]
