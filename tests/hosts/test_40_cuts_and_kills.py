@@ -1,0 +1,138 @@
+"""A power cut on the host, and kill -9 of the run, wherever they hit: the next run completes.
+
+FLEET_KILLS says how many runs are killed (default 2), FLEET_SEED at which moments (default: by the
+clock). The seed is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lab import hosts
+from tests.hosts import host_state
+from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, upper_of, wait_for
+from tests.hosts.standin_inventory import MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.hosts.standin_inventory import Checkout
+
+KILLS = int(os.environ.get("FLEET_KILLS", "2"))
+SEED = int(os.environ.get("FLEET_SEED", time.time_ns() % 1_000_000))
+ROOT = Path("srv/llm")
+
+pytestmark = pytest.mark.usefixtures("steady")
+
+
+def restore(checkout: Checkout, host: str) -> None:
+    """A plain run completes, serves, and has nothing left to do after it."""
+    checkout.deploy().done()
+    assert checkout.service(host).answers()
+    assert_nothing_is_half_visible(host)
+    ran = checkout.deploy().done()
+    assert ran.unchanged, ran.log
+
+
+def assert_nothing_is_half_visible(host: str) -> None:
+    """What has its final name is whole: environments that run, the model, releases, links."""
+    top = upper_of(host) / ROOT
+    for place in ("runtimes", "tools", "gateway"):
+        for path in (top / place).iterdir() if (top / place).is_dir() else ():
+            if (path / ".fleet-complete.json").is_file():
+                assert json.loads((path / ".fleet-complete.json").read_text())["digest"]
+                shell(host, f"/{ROOT}/{place}/{path.name}/bin/python -c 'import sys'")
+    published = top / "models" / MODELS[host].replace("/", "--") / "master"
+    if published.is_dir():
+        record = json.loads((published.parent / "master.json").read_text())
+        sizes = {path.name: path.stat().st_size for path in published.iterdir()}
+        assert sizes == {file["path"]: file["size"] for file in record["files"]}
+    for release in (top / "engines/main/releases").glob("[!.]*"):
+        names = {path.name for path in release.iterdir()}
+        assert names == {"release.json", "config.yaml", "env", "runtime", "model"}
+        assert json.loads((release / "release.json").read_text())["id"] == release.name
+    current = top / "engines/main/current"
+    if current.is_symlink():
+        assert (current.parent / current.readlink()).is_dir()
+    for path in (top / "state").glob("*.json"):
+        json.loads(path.read_text())
+
+
+def wipe(host: str) -> None:
+    """The host as before its first deploy, but for the distribution's packages. Nginx, disabled
+    as if by an operator, has to be enabled again."""
+    shell(
+        host,
+        "systemctl disable --now llm-gateway.service 'llm-engine@main.service' nginx.service; "
+        f"rm -rf /{ROOT} /etc/llm /etc/systemd/system/llm-* /etc/nginx/conf.d/llm* "
+        "/etc/sysusers.d/llm* /etc/tmpfiles.d/llm* /var/lib/llm-* /var/cache/llm-* "
+        "/etc/sysctl.d/*llm*; systemctl daemon-reload",
+    )
+
+
+def cut_power(checkout: Checkout, host: str, moment: Callable[[], bool]) -> None:
+    """Deploy, and cut the host's power at a moment; the run names the host, the next completes."""
+    running = checkout.start("--limit", host)
+    wait_for(moment)
+    hosts.kill(host)
+    hosts.boot(host)
+    ran = running.finish()
+    assert ran.code == 1
+    assert ran.failed == {host}
+    assert_nothing_is_half_visible(host)
+    restore(checkout, host)
+
+
+def test_power_loss_during_the_install(checkout: Checkout) -> None:
+    runtimes = upper_of(DEBIAN12) / ROOT / "runtimes"
+    shell(
+        DEBIAN12,
+        f"systemctl stop llm-engine@main; rm -rf /{ROOT}/runtimes/* /{ROOT}/tools/modelscope*",
+    )
+    tools = runtimes.parent / "tools"
+
+    def installing() -> bool:
+        return any(tools.glob("modelscope*/lib")) and not any(
+            tools.glob("modelscope*/.fleet-complete.json")
+        )
+
+    cut_power(checkout, DEBIAN12, installing)
+
+
+def test_power_loss_during_go_live(checkout: Checkout) -> None:
+    """Between the switch and the first answer: the old release is what there is to go back to."""
+    before = shell(DEBIAN12, "readlink /srv/llm/engines/main/current").strip()
+    note = upper_of(DEBIAN12) / ROOT / "engines/main/golive.json"
+    checkout.write(engine={"args": {"seed": 3, "additional-config": {"start_seconds": 3}}})
+    cut_power(checkout, DEBIAN12, lambda: json.loads(note.read_text())["phase"] == "starting")
+    assert shell(DEBIAN12, "readlink /srv/llm/engines/main/current").strip() != before
+    assert json.loads(note.read_text())["phase"] == "done"
+    previous = shell(DEBIAN12, "readlink /srv/llm/engines/main/previous").strip()
+    assert previous == before
+    checkout.write()
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_first_deploy_that_is_killed(
+    checkout: Checkout, number: int, say: Callable[[str], None]
+) -> None:
+    """kill -9 of the run at a random moment of a first deploy; the host's own jobs go on."""
+    moment = random.Random(SEED + number).uniform(2.0, 26.0)  # noqa: S311 - not a secret
+    wipe(DEBIAN13)
+    running = checkout.start("--limit", DEBIAN13)
+    time.sleep(moment)
+    ended = running.process.poll()
+    running.kill()
+    say(
+        f"FLEET_SEED={SEED + number}: killed after {moment:.1f} s ({'late' if ended == 0 else 'ok'})"
+    )
+    assert_nothing_is_half_visible(DEBIAN13)
+    restore(checkout, DEBIAN13)
+    assert not [line for line in host_state.listeners(DEBIAN13) if "python" in line]
