@@ -40,8 +40,12 @@ class Sent:
         return document
 
 
-def refusal(what: str, why: str = "", fix: str = "", *detail: str) -> dict[str, Any]:
-    return {"error": {"what": what, "why": why, "fix": fix, "detail": list(detail)}}
+class Refusal(dict[str, Any]):
+    """A document that the host program exits with 1 for."""
+
+
+def refusal(what: str, why: str = "", fix: str = "", *detail: str) -> Refusal:
+    return Refusal(error={"what": what, "why": why, "fix": fix, "detail": list(detail)})
 
 
 @dataclass
@@ -91,7 +95,8 @@ class ScriptedConnector(FakeConnector):
         if isinstance(answer, list):
             return False, CommandOutput([OutputLine("stdout", line) for line in answer])
         lines = json.dumps(answer, indent=1).splitlines()
-        return "error" not in answer, CommandOutput([OutputLine("stdout", line) for line in lines])
+        ok = not isinstance(answer, Refusal)
+        return ok, CommandOutput([OutputLine("stdout", line) for line in lines])
 
 
 @dataclass
@@ -150,5 +155,5 @@ def make_world(monkeypatch: pytest.MonkeyPatch, *names: str) -> PyinfraWorld:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PyinfraWorld]:
+def world(monkeypatch: pytest.MonkeyPatch) -> PyinfraWorld:
     return make_world(monkeypatch, "gpu01", "gpu02", "gpu03")
