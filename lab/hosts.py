@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from lab import cgroups as cg
 from lab import lifecycle, network
 from lab.commands import command_environment, last_lines
-from lab.durable import write_atomic
 from lab.errors import LabError
 from lab.layout import current_layout
 from lab.plan import DEFAULT_SUITE, ROLE_GROUPS, Host, address_of, veth_of, wanted_hosts
@@ -138,7 +137,7 @@ def gpu(name: str, state: str) -> None:
     with exclusive_as_root("gpu"):
         lab = lifecycle.open_lab(current_layout())
         lifecycle.known_host(lab, name)
-        write_atomic(lab.layout.host(name).shown / "gpu-state", f"{state}\n")
+        lifecycle.show_gpu_state(lab.layout.host(name).shown, state)
 
 
 def gpu_state(name: str) -> str:

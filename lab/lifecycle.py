@@ -28,6 +28,7 @@ from lab.passed_on import PassedOn, resolv_conf
 from lab.plan import BRIDGE_ADDRESS, Host, machine_id_of
 from lab.report import say, timed
 from lab.standins.gpu_states import HEALTHY
+from lab.standins.install import shown_files
 from lab.state import State, load_state, save_state
 from lab.supervisor import NSPAWN_RUN, Boot, start_command, supervise_script
 
@@ -136,15 +137,26 @@ def ensure_clone(lab: Lab, host: Host) -> None:
         etc / "hosts": f"127.0.0.1 localhost\n::1 localhost\n{host.address} {host.name}\n"
         f"{BRIDGE_ADDRESS} lab-machine\n",
         etc / "machine-id": f"{machine_id_of(host.name, salt(lab))}\n",
-        partial.shown / "gpu-state": f"{HEALTHY}\n",
     }
     for path, text in files.items():
         path.write_text(text)
+    show_gpu_state(partial.shown, HEALTHY)
     for source in (key, key.with_suffix(".pub")):
         target = etc / "ssh" / source.name
         shutil.copyfile(source, target)
         target.chmod(0o600 if source == key else 0o644)
     partial.directory.rename(paths.directory)
+
+
+def show_gpu_state(shown: Path, state: str) -> None:
+    """Put the GPUs of the host that sees this directory into a state of gpu_states.py."""
+    for name, text in shown_files(state).items():
+        path = shown / name
+        path.parent.mkdir(mode=0o755, exist_ok=True)
+        if text:
+            write_atomic(path, text)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def salt(lab: Lab) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import zlib
 
-DRIVER = "570.133.20"
-CUDA = "12.8"
+# New enough for the CUDA 13 of the production inventory.
+DRIVER = "580.95.05"
+CUDA = "13.0"
 PRODUCT = "NVIDIA L20"
 BUSES = ("16", "27", "38", "5A", "98", "A8", "B8", "D8")
 CPU_AFFINITY = ("0-31,64-95", "32-63,96-127")
@@ -85,6 +86,10 @@ COMMON: Gpu = {
     "addressing_mode": "None",
     "gpu_recovery_action": "None",
     "retired_pages.pending": "[N/A]",
+    "remapped_rows.correctable": "0",
+    "remapped_rows.uncorrectable": "0",
+    "remapped_rows.pending": "No",
+    "remapped_rows.failure": "No",
     "clocks_event_reasons.supported": "0x00000000000001FF",
     "clocks_event_reasons.active": "0x0000000000000001",
     **{f"clocks_event_reasons.{reason}": "Not Active" for reason in EVENT_REASONS},

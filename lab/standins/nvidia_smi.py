@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lab.standins.gpu_states import HEALTHY, STATES, State
 from lab.standins.l20 import (
+    COMMON,
     CPU_AFFINITY,
     CUDA,
     DRIVER,
@@ -58,9 +59,32 @@ def gpus_of(host: str, state: State) -> list[Gpu]:
     changes, missing = state.get("cards", {}), state.get("missing", [])
     slots = [slot for slot in range(8) if slot not in missing]
     return [
-        {**card(host, slot), **changes.get(slot, {}), "index": str(index), "count": str(len(slots))}
+        {
+            **card(host, slot),
+            **changes.get(slot, {}),
+            **held_memory(state.get("held", {}).get(slot)),
+            "index": str(index),
+            "count": str(len(slots)),
+            "driver_version": state.get("driver", DRIVER),
+        }
         for index, slot in enumerate(slots)
     ]
+
+
+def held_memory(size: str | None) -> Gpu:
+    """Properties of a card of which the asking process holds that much."""
+    if size is None:
+        return {}
+    total, reserved, mib = (
+        int(word.split()[0]) for word in (COMMON["memory.total"], COMMON["memory.reserved"], size)
+    )
+    return {
+        "process.pid": str(os.getppid()),
+        "process.name": "VLLM::Worker_TP3",
+        "process.used_memory": size,
+        "memory.used": f"{mib + 1} MiB",
+        "memory.free": f"{total - reserved - mib} MiB",
+    }
 
 
 def list_gpus(gpus: list[Gpu]) -> str:
@@ -122,10 +146,23 @@ def query(gpus: list[Gpu], names: list[str], output_format: list[str]) -> Answer
     return "".join(f"{line}\n" for line in lines), 0
 
 
-def query_processes(names: list[str], output_format: list[str]) -> Answer:
-    """--query-compute-apps: no process runs on a card that is not there."""
+def query_processes(gpus: list[Gpu], names: list[str], output_format: list[str]) -> Answer:
+    """--query-compute-apps: no process but the one of the state "orphan"."""
     header = ", ".join(f"{n} [MiB]" if n.startswith("used") else n for n in names)
-    return ("" if "noheader" in output_format else f"{header}\n"), 0
+    lines = [] if "noheader" in output_format else [header]
+    for gpu in gpus:
+        if "process.pid" in gpu:
+            said = {
+                "pid": gpu["process.pid"],
+                "process_name": gpu["process.name"],
+                "used_memory": gpu["process.used_memory"],
+                "used_gpu_memory": gpu["process.used_memory"],
+                "gpu_uuid": gpu["uuid"],
+                "gpu_name": gpu["name"],
+                "gpu_bus_id": gpu["pci.bus_id"],
+            }
+            lines.append(", ".join(said.get(name, "[N/A]") for name in names))
+    return "".join(f"{line}\n" for line in lines), 0
 
 
 def topology(gpus: list[Gpu]) -> str:
@@ -149,15 +186,15 @@ def topology(gpus: list[Gpu]) -> str:
     return "\n".join(lines) + f"\n{LEGEND}\nNIC Legend:\n\n{nics}\n"
 
 
-def table(gpus: list[Gpu]) -> str:
+def table(gpus: list[Gpu], driver: str, cuda: str) -> str:
     """nvidia-smi without arguments."""
     rule = f"+{'':-<41}+{'':-<24}+{'':-<22}+"
     blank = f"|{'':41}|{'':24}|{'MIG M.':>21} |"
     lines = [
         time.strftime("%a %b %e %H:%M:%S %Y       "),
         "+-----------------------------------------------------------------------------------------+",
-        f"| {f'NVIDIA-SMI {DRIVER}':<26}{f'     Driver Version: {DRIVER}':<39}"
-        f"{f'CUDA Version: {CUDA}':<22} |",
+        f"| {f'NVIDIA-SMI {driver}':<26}{f'     Driver Version: {driver}':<39}"
+        f"{f'CUDA Version: {cuda}':<22} |",
         rule,
         "| GPU  Name                 Persistence-M | Bus-Id          Disp.A "
         "| Volatile Uncorr. ECC |",
@@ -218,6 +255,7 @@ def answer(argv: list[str], host: str, state_name: str) -> Answer:
         return state["says"], state["exit"]
     options = parse(argv)
     gpus = gpus_of(host, state)
+    driver, cuda = state.get("driver", DRIVER), state.get("cuda", CUDA)
     if "-i" in options:
         try:
             gpus = selected(gpus, options["-i"])
@@ -231,9 +269,10 @@ def answer(argv: list[str], host: str, state_name: str) -> Answer:
         return query(gpus, names, output_format)
     for option in ("--query-compute-apps", "--query-accounted-apps"):
         if option in options:
-            return query_processes(options[option].split(","), output_format)
+            return query_processes(gpus, options[option].split(","), output_format)
     if "-q" in options and "-x" in options:
-        return render_xml(gpus, time.strftime("%a %b %e %H:%M:%S %Y")), 0
+        xml = render_xml(gpus, time.strftime("%a %b %e %H:%M:%S %Y"), driver, cuda)
+        return (xml[: len(xml) // 2] if state.get("cut") else xml), 0
     if "-L" in options:
         return list_gpus(gpus), 0
     if "-pm" in options:
@@ -241,12 +280,12 @@ def answer(argv: list[str], host: str, state_name: str) -> Answer:
         return "".join(lines) + "All done.\n", 0
     if "--version" in options:
         return (
-            f"NVIDIA-SMI version  : {DRIVER}\nNVML version        : {DRIVER[:7]}\n"
-            f"DRIVER version      : {DRIVER}\nCUDA Version        : {CUDA}\n",
+            f"NVIDIA-SMI version  : {driver}\nNVML version        : {driver.rpartition('.')[0]}\n"
+            f"DRIVER version      : {driver}\nCUDA Version        : {cuda}\n",
             0,
         )
     if set(options) <= {"-i"}:
-        return table(gpus), 0
+        return table(gpus, driver, cuda), 0
     return f"The lab's stand-in for nvidia-smi does not know: {' '.join(argv)}\n", BAD_USAGE
 
 

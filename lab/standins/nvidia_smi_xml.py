@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.standins.l20 import CUDA, DRIVER, EVENT_REASONS, Gpu
+from lab.standins.l20 import EVENT_REASONS, Gpu
 
 Tree = list[tuple[str, "str | Tree"]]
 """Elements in order: tag and either text or further elements."""
@@ -21,6 +21,31 @@ def ecc_counts(gpu: Gpu, kind: str) -> Tree:
         ("dram_correctable", gpu[f"ecc.errors.corrected.{kind}.total"]),
         ("dram_uncorrectable", gpu[f"ecc.errors.uncorrected.{kind}.total"]),
     ]
+
+
+def retired_pages(gpu: Gpu) -> Tree:
+    pending = plain(gpu["retired_pages.pending"])
+    count = "N/A" if pending == "N/A" else "1"
+    return [
+        ("multiple_single_bit_retirement", [("retired_count", count), ("retired_pagelist", count)]),
+        ("double_bit_retirement", [("retired_count", count), ("retired_pagelist", count)]),
+        ("pending_blacklist", pending),
+        ("pending_retirement", pending),
+    ]
+
+
+def processes_tree(gpu: Gpu) -> Tree | str:
+    if "process.pid" not in gpu:
+        return ""
+    of_process: Tree = [
+        ("gpu_instance_id", "N/A"),
+        ("compute_instance_id", "N/A"),
+        ("pid", gpu["process.pid"]),
+        ("type", "C"),
+        ("process_name", gpu["process.name"]),
+        ("used_memory", gpu["process.used_memory"]),
+    ]
+    return [("process_info", of_process)]
 
 
 def pci_tree(gpu: Gpu) -> Tree:
@@ -105,7 +130,7 @@ def gpu_tree(gpu: Gpu) -> Tree:
         ("board_id", f"0x{gpu['pci.bus'].removeprefix('0x').lower()}00"),
         ("gpu_part_number", "26BA-850-A1"),
         ("gpu_recovery_action", gpu["gpu_recovery_action"]),
-        ("gsp_firmware_version", DRIVER),
+        ("gsp_firmware_version", gpu["driver_version"]),
         ("pci", pci_tree(gpu)),
         ("fan_speed", plain(gpu["fan.speed"])),
         ("performance_state", gpu["pstate"]),
@@ -134,13 +159,14 @@ def gpu_tree(gpu: Gpu) -> Tree:
                 ("aggregate", ecc_counts(gpu, "aggregate")),
             ],
         ),
+        ("retired_pages", retired_pages(gpu)),
         (
             "remapped_rows",
             [
-                ("remapped_row_corr", "0"),
-                ("remapped_row_unc", "0"),
-                ("remapped_row_pending", "No"),
-                ("remapped_row_failure", "No"),
+                ("remapped_row_corr", gpu["remapped_rows.correctable"]),
+                ("remapped_row_unc", gpu["remapped_rows.uncorrectable"]),
+                ("remapped_row_pending", gpu["remapped_rows.pending"]),
+                ("remapped_row_failure", gpu["remapped_rows.failure"]),
             ],
         ),
         (
@@ -174,7 +200,7 @@ def gpu_tree(gpu: Gpu) -> Tree:
                 ("video_clock", "1965 MHz"),
             ],
         ),
-        ("processes", ""),
+        ("processes", processes_tree(gpu)),
     ]
 
 
@@ -189,14 +215,14 @@ def render_tree(tree: Tree, depth: int) -> list[str]:
     return lines
 
 
-def render_xml(gpus: list[Gpu], timestamp: str) -> str:
+def render_xml(gpus: list[Gpu], timestamp: str, driver: str, cuda: str) -> str:
     lines = [
         '<?xml version="1.0" ?>',
         '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">',
         "<nvidia_smi_log>",
         f"\t<timestamp>{timestamp}</timestamp>",
-        f"\t<driver_version>{DRIVER}</driver_version>",
-        f"\t<cuda_version>{CUDA}</cuda_version>",
+        f"\t<driver_version>{driver}</driver_version>",
+        f"\t<cuda_version>{cuda}</cuda_version>",
         f"\t<attached_gpus>{len(gpus)}</attached_gpus>",
     ]
     for gpu in gpus:

@@ -156,14 +156,17 @@ def parse_uname(text: str) -> str:
 
 
 def parse_dmi(text: str) -> dict[str, str]:
-    """ "PATH:VALUE" of /sys/class/dmi/id/* (`grep .`): name of the file -> value."""
-    found = {}
-    for line in text.splitlines():
-        path, colon, value = line.partition(":")
-        if colon and path.startswith("/sys/") and value.strip():
-            found[path.rsplit("/", 1)[-1]] = value.strip()
-    if not found:
+    """ "PATH:VALUE" of /sys/class/dmi/id/* (`grep .`): name of the file -> value; empty where the
+    machine's firmware tells none, as in a container, on small virtual machines and with a device
+    tree."""
+    lines = [line for line in text.splitlines() if line.startswith("/sys/class/dmi/id/")]
+    if not lines:
         raise UnreadableOutput("it has no lines of /sys/class/dmi/id")
+    found = {}
+    for line in lines:
+        path, _, value = line.partition(":")
+        if value.strip():
+            found[path.rsplit("/", 1)[-1]] = value.strip()
     return found
 
 

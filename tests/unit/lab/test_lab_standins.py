@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -5,9 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from lab.lifecycle import show_gpu_state
+from lab.standins.driver import dmesg, modinfo
 from lab.standins.gpu_states import STATES
-from lab.standins.install import COPIED_MODULES, bind_sysctls_script, standin_files
+from lab.standins.install import (
+    COPIED_MODULES,
+    PROGRAMS,
+    bind_sysctls_script,
+    shown_files,
+    standin_files,
+)
+from lab.standins.l20 import DRIVER
 from lab.standins.nvidia_smi import answer
+from pyinfra_deploy.facts.kernel_log import parse_kernel_log
+from pyinfra_deploy.facts.nvidia_versions import parse_modinfo, parse_module_version
 
 
 def ask(*argv: str, state: str = "ok", host: str = "gpu1") -> str:
@@ -134,9 +146,47 @@ def test_the_installed_program_runs_by_itself(tmp_path: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(copy.data)
     result = subprocess.run(
-        [sys.executable, "-I", str(tmp_path), "-L"], capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-I", str(tmp_path), "nvidia-smi", "-L"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert len(result.stdout.splitlines()) == 8
+
+
+def test_every_stand_in_is_called_by_its_name() -> None:
+    for path in PROGRAMS:
+        text = standin_files()[path].data.decode()
+        assert text.endswith(f' {Path(path).name} "$@"\n')
+        assert standin_files()[path].mode == 0o755
+
+
+def test_what_the_kernel_tells_of_the_driver() -> None:
+    healthy = shown_files("ok")
+    assert parse_module_version(healthy["nvidia/version"]) == (DRIVER, False)
+    assert parse_modinfo(modinfo(["-F", "version", "nvidia"], STATES["ok"])[0]) == DRIVER
+    assert modinfo(["nouveau"], STATES["ok"])[1] == 1
+    assert shown_files("no-driver")["nvidia/version"] == ""
+    mismatch = STATES["mismatch"]
+    loaded, _ = parse_module_version(shown_files("mismatch")["nvidia/version"])
+    on_disk = parse_modinfo(modinfo(["-F", "version", "nvidia"], mismatch)[0])
+    assert on_disk != loaded == DRIVER
+    events, unreadable = parse_kernel_log(dmesg(STATES["fallen-off"]))
+    assert [event.code for event in events if event.code] == [79]
+    assert not unreadable
+
+
+def test_a_state_is_shown_and_taken_back(tmp_path: Path) -> None:
+    show_gpu_state(tmp_path, "ok")
+    assert (tmp_path / "nvidia/version").is_file()
+    show_gpu_state(tmp_path, "no-driver")
+    assert not (tmp_path / "nvidia/version").exists()
+    assert (tmp_path / "gpu-state").read_text() == "no-driver\n"
+
+
+def test_an_orphan_is_the_process_that_asks() -> None:
+    text = ask("--query-compute-apps=pid,used_memory", "--format=csv,noheader", state="orphan")
+    assert text == f"{os.getppid()}, 40213 MiB\n"
+    root = ElementTree.fromstring(ask("-q", "-x", state="orphan"))  # noqa: S314 - our own
+    assert [one.text for one in root.iter("pid")] == [str(os.getppid())]
 
 
 def test_the_program_needs_only_what_python3_minimal_has() -> None:

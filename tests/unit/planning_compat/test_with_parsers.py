@@ -8,51 +8,49 @@ from pathlib import Path
 
 import pytest
 
-from lab.standins import nvidia_smi
+from lab.standins import driver, nvidia_smi
 from lab.standins.gpu_states import STATES
 from pyinfra_deploy.facts import raw
 from pyinfra_deploy.facts.assemble import assemble
 from pyinfra_deploy.facts.raw import RawOutput
 from pyinfra_deploy.planning.compatibility import check
 from pyinfra_deploy.planning.hardware_findings import hardware_findings
+from tests.states import LESSER, REFUSALS
 from tests.unit.planning_compat.hosts import QWEN3_FP8, host, ids, settings
-
-# State of the lab's stand-in -> its refusal. An idle link at x4 is a note: it is judged under load.
-REFUSED = {
-    "ok": [],
-    "no-driver": ["gpu.no-driver"],
-    "mismatch": ["gpu.driver-mismatch"],
-    "lost": ["gpu.lost"],
-    "unknown-error": ["gpu.lost"],
-    "none": ["gpu.none"],
-    "no-library": ["gpu.no-driver"],
-    "hang": ["gpu.hang"],
-    "seven": ["gpu.too-few"],
-    "hot": ["gpu.thermal-slowdown"],
-    "ecc": ["gpu.ecc-uncorrected"],
-    "busy": ["gpu.memory-in-use"],
-    "no-persistence": [],
-}
 
 
 def outputs(state: str) -> dict[str, RawOutput]:
     if STATES[state].get("hangs"):
         return {raw.SMI_XML: RawOutput("", 124, "no answer")}
-    return {
+    found = {
         name: RawOutput(*nvidia_smi.answer(argv, "gpu1", state))
         for name, argv in (
             (raw.SMI_XML, ["-q", "-x"]),
             (raw.SMI_TOPOLOGY, ["topo", "-m"]),
         )
     }
+    pid = nvidia_smi.gpus_of("gpu1", STATES["orphan"])[3]["process.pid"]
+    return found | {
+        raw.KERNEL_LOG: RawOutput(driver.dmesg(STATES[state])),
+        raw.MODULE_LOADED: RawOutput(driver.version_file(STATES[state])),
+        raw.MODULE_INSTALLED: RawOutput(
+            *driver.modinfo(["-F", "version", "nvidia"], STATES[state])
+        ),
+        raw.PROCESSES: RawOutput(f"{pid}\tbash\t/user.slice/user-1000.slice/session-4.scope\n"),
+    }
 
 
-@pytest.mark.parametrize("state", sorted(STATES))
+@pytest.mark.parametrize("state", STATES)
 def test_the_labs_bad_states(state: str) -> None:
-    found = ids(hardware_findings(assemble("gpu1", outputs(state)), settings()), "refuse")
-    if state in REFUSED:
-        assert found == REFUSED[state]
-    assert len(found) <= 1
+    hardware = assemble("gpu1", outputs(state))
+    found = (*hardware_findings(hardware, settings()), *check(hardware, settings(), QWEN3_FP8))
+    assert ids(found, "refuse") == [*filter(None, [REFUSALS[state]])]
+    if state in LESSER:
+        assert LESSER[state] in ids(found)
+
+
+def test_at_least_twenty_states_are_refused() -> None:
+    assert sum(bool(refusal) for refusal in REFUSALS.values()) >= 20
 
 
 CORPUS = Path(os.environ.get("CORPUS", "none")) / "smi"
