@@ -4,6 +4,7 @@ exactly is decided again on the host, when the step runs."""
 from __future__ import annotations
 
 import base64
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 from pyinfra import host as current_host
@@ -56,10 +57,15 @@ def put_program(llm_root: str, content: bytes) -> Commands:
         put_program(name="Install the host program", llm_root="/srv/llm", content=host_program())
     """
     target = f"{llm_root}/bin/fleet-host"
+    digest = hashlib.sha256(content).hexdigest()
+    # The digest is compared because stdin just ends when the connection breaks, and units of a host
+    # that reboots start this very file.
     script = (
-        f"set -e; umask 022; mkdir -p {llm_root}/bin; "
-        f"base64 -d > {target}.new.$$; chmod 0755 {target}.new.$$; sync {target}.new.$$; "
-        f"mv {target}.new.$$ {target}; sync {llm_root}/bin"
+        f"set -e; umask 022; mkdir -p {llm_root}/bin; new={target}.new.$$; "
+        "trap 'rm -f $new' EXIT; base64 -d > $new; "
+        f'echo "{digest}  $new" | sha256sum --check --status || '
+        "{ echo 'the host program arrived cut; run again' >&2; exit 1; }; "
+        f"chmod 0755 $new; sync $new; mv $new {target}; sync {llm_root}/bin"
     )
     yield StringCommand(script, _stdin=base64.b64encode(content).decode())
 
