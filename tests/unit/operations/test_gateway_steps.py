@@ -1,0 +1,110 @@
+"""Keys, certificate and Nginx's configuration on their way to a gateway."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pyinfra_deploy.keys.errors import KeysError
+from pyinfra_deploy.operations import gateway_steps
+from pyinfra_deploy.planning import host_plan, nginx
+from tests.fakes.pyinfra_host import ROOT, refusal
+from tests.unit.planning import worlds
+
+if TYPE_CHECKING:
+    from pyinfra_deploy.planning.host_plan import HostPlan
+    from tests.fakes.pyinfra_host import PyinfraWorld
+
+KEYS = {"schema": 1, "serial": 7, "keys": []}
+
+
+@pytest.fixture(autouse=True)
+def _messages(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="pyinfra")
+
+
+def plan_of(**gateway: Any) -> HostPlan:
+    settings = worlds.settings_with({"gateway": gateway})
+    artefacts = worlds.artefacts_with(settings)
+    return host_plan.plan_host("gpu01", worlds.ALL, settings, worlds.untouched(), artefacts)
+
+
+def test_the_digests_are_made_when_the_step_runs(world: PyinfraWorld) -> None:
+    arguments: dict[str, Any] = {"document": lambda: KEYS, "llm_root": ROOT}
+    assert world.run(gateway_steps.push_keys, **arguments)
+    assert world.script.commands() == ["keys push"]
+    assert world.script.sent[0].spec == KEYS
+    world.script.says("keys push", refusal("the keys are older than the host's"))
+    assert not world.run(gateway_steps.push_keys, **arguments)
+
+
+def test_a_key_file_that_cannot_be_read_fails_the_host_in_words(
+    world: PyinfraWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Any:
+        raise KeysError("keys.json is damaged", "line 3", "restore it from git")
+
+    assert not world.run(gateway_steps.push_keys, document=broken, llm_root=ROOT)
+    assert "keys.json is damaged" in caplog.text
+    assert "restore it from git" in caplog.text
+    assert world.script.sent == []
+
+
+def issue(world: PyinfraWorld, requests: list[str]) -> bool:
+    def sign(request: str) -> tuple[str, str]:
+        requests.append(request)
+        return "the chain", "the authority"
+
+    return world.run(gateway_steps.issue_certificate, plan=plan_of(), sign=sign)
+
+
+def test_the_key_stays_on_the_host_and_its_request_is_signed(world: PyinfraWorld) -> None:
+    world.script.says("tls request", {"csr": "a request", "key_created": True})
+    requests: list[str] = []
+    assert issue(world, requests)
+    assert requests == ["a request"]
+    assert [sent.spec for sent in world.script.sent] == [
+        {"names": ["llm.example.com"], "addresses": []},
+        {"certificate_chain": "the chain", "ca": "the authority"},
+    ]
+
+
+def test_nothing_is_signed_for_a_host_that_refuses(world: PyinfraWorld) -> None:
+    world.script.says("tls request", refusal("no"))
+    requests: list[str] = []
+    assert not issue(world, requests)
+    assert requests == []
+
+
+def test_a_certificate_that_the_host_refuses_fails_it(world: PyinfraWorld) -> None:
+    world.script.says("tls request", {"csr": "x"})
+    world.script.says("tls install", refusal("not for this host's key"))
+    assert not issue(world, [])
+
+
+@pytest.mark.parametrize(("version", "parameter"), [("1.22.1", True), ("1.26.3", False)])
+def test_nginx_is_configured_for_the_version_that_is_there_by_now(
+    world: PyinfraWorld, version: str, parameter: bool
+) -> None:
+    """The plan saw none: the package came with this very run."""
+    world.script.says("host facts", {"nginx": version, "nginx_openssl": "3.0.15", "ipv6": False})
+    assert world.run(gateway_steps.apply_nginx, plan=plan_of(https_port=8443))
+    assert world.script.commands() == ["host facts", "nginx apply"]
+    spec = world.script.sent[1].spec
+    text = spec["files"][nginx.CONFIGURATION]
+    assert ("ssl http2 default_server" in text) is parameter
+    assert "[::]" not in text
+    assert spec["remove"] == [nginx.STOCK_SITE]
+    assert spec["probe"]["port"] == 8443
+    assert spec["probe"]["server_name"] == "llm.example.com"
+    # A new certificate has the same name: Nginx reads it only when it is told to.
+    assert spec["reload"] is True
+
+
+@pytest.mark.parametrize("command", ["host facts", "nginx apply"])
+def test_a_host_that_keeps_its_old_configuration_fails(world: PyinfraWorld, command: str) -> None:
+    world.script.says("host facts", {"nginx": "1.22.1"})
+    world.script.says(command, refusal("nginx -t failed"))
+    assert not world.run(gateway_steps.apply_nginx, plan=plan_of())
