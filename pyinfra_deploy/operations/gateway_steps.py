@@ -67,7 +67,11 @@ def issue_certificate(plan: HostPlan, sign: Callable[[str], tuple[str, str]]) ->
         )
         if request is None:
             return False
-        chain, authority = sign(str(request["csr"]))
+        try:
+            chain, authority = sign(str(request["csr"]))
+        except KeysError as error:
+            host.log_styled(str(error), fg="red", log_func=logger.error)
+            return False
         spec = {"certificate_chain": chain, "ca": authority}
         return answer_of(state, host, "certificate", "tls install", spec, llm_root) is not None
 

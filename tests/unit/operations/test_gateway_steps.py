@@ -78,6 +78,19 @@ def test_nothing_is_signed_for_a_host_that_refuses(world: PyinfraWorld) -> None:
     assert requests == []
 
 
+def test_a_ca_that_does_not_sign_fails_the_host_in_words(
+    world: PyinfraWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    def sign(_request: str) -> tuple[str, str]:
+        raise KeysError("the CA may not sign for llm.example.com", "its names", "make another")
+
+    world.script.says("tls request", {"csr": "x"})
+    assert not world.run(gateway_steps.issue_certificate, plan=plan_of(), sign=sign)
+    assert "the CA may not sign for llm.example.com" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert world.script.commands() == ["tls request"]
+
+
 def test_a_certificate_that_the_host_refuses_fails_it(world: PyinfraWorld) -> None:
     world.script.says("tls request", {"csr": "x"})
     world.script.says("tls install", refusal("not for this host's key"))
