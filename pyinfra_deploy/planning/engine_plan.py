@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyinfra_deploy.settings.schema import Settings
 
 ENGINE_UNIT = "llm-engine@{name}.service"
+# How the names end under which the host program writes vm.max_map_count (kernel.py, OUR_NAMES).
+OUR_SYSCTL_FILE = "llm-map-count.conf"
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,11 @@ def _map_count(settings: Settings, live: Mapping[str, Any]) -> int | None:
     """
     minimum = settings.gpu_host.max_map_count
     value = live.get("live")
-    at_boot = [
-        int(line["value"]) for line in live.get("assignments", []) if str(line["value"]).isdigit()
-    ]
-    boot_value = at_boot[-1] if at_boot else 0
+    at_boot = [line for line in live.get("assignments", []) if str(line["value"]).isdigit()]
+    boot_value = int(at_boot[-1]["value"]) if at_boot else 0
+    others = [line for line in at_boot if not str(line["file"]).endswith(OUR_SYSCTL_FILE)]
+    if others and int(others[-1]["value"]) > boot_value:
+        return minimum  # an operator's file came later and asks for more: ours has to go
     if isinstance(value, int) and value >= minimum and boot_value >= minimum:
         return None
     return minimum
