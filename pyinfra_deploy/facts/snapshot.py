@@ -27,7 +27,8 @@ _BOOTSTRAP = (
     "exec(compile(zlib.decompress(t),'snapshot.py','exec'),{'__name__':'__main__'})"
 )
 # A host without Python is still read far enough to say what it is; the deploy installs Python.
-_WITHOUT_PYTHON = "echo NO-PYTHON; id -u; cat /etc/os-release"
+NO_PYTHON = "NO-PYTHON"
+_WITHOUT_PYTHON = f"echo {NO_PYTHON}; id -u; cat /etc/os-release"
 
 
 @cache
@@ -66,9 +67,9 @@ def parse(output: list[str]) -> dict[str, Any]:
     Raises FactProcessError (which fails this one host) when it is neither JSON nor the short
     answer of a host without Python.
     """
-    if output and output[0].strip() == "NO-PYTHON":
-        return _without_python(output[1:])
-    # A login shell's greeting may come first: the document is the last line.
+    # A login shell's greeting may come first, of whatever kind.
+    if NO_PYTHON in output:
+        return _without_python(output[output.index(NO_PYTHON) + 1 :])
     for line in reversed(output):
         if line.startswith("{"):
             try:
