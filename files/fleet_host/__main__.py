@@ -48,6 +48,11 @@ COMMANDS: dict[str, str] = {
     "verify": "verify:verify",
     "host prepare": "host:prepare",
     "host facts": "host:facts",
+    "host care": "care:care",
+    "fans run": "fans:run",
+    "fans restore": "fans:restore",
+    "chassis-fans apply": "chassis_fans:apply",
+    "chassis-fans undo": "chassis_fans:undo",
     "credential write": "host:write_credential",
     "gateway activate": "gateway:activate",
     "gateway started": "gateway:started",
@@ -59,11 +64,15 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
     "engine started": ("engine",),
     "engine undrain": ("engine",),
     "gateway started": (),
+    "fans run": (),
+    "fans restore": (),
+    "chassis-fans apply": (),
+    "chassis-fans undo": (),
 }
 
 # Steps of units that serve: their answer is in a file, and in the journal it would push out the
 # lines that an error shows.
-QUIET = ("engine started", "engine undrain", "gateway started")
+QUIET = ("engine started", "engine undrain", "gateway started", "fans run", "fans restore")
 
 
 def program_digest() -> str:

@@ -78,7 +78,8 @@ SYSCTL_DIRECTORIES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d
 DMI_FILES = ("sys_vendor", "product_name", "board_vendor", "board_name")
 PATHS = (
     "/dev/ipmi*", "/dev/nvidiactl", "/dev/nvidia[0-9]*", "/etc/nvidia/nvidia-smi.conf",
-    "/run/nvidia-persistenced/socket", "/usr/bin/python3.*", "/usr/lib/*/libnvidia-ml.so.*",
+    "/run/nvidia-persistenced/socket", "/usr/bin/nvidia-persistenced", "/usr/bin/python3.*",
+    "/usr/lib/*/libnvidia-ml.so.*",
     "/usr/lib/*/nvidia/current/libnvidia-ml.so.*", "/usr/lib64/libnvidia-ml.so.*",
     "/usr/local/cuda*/compat/libcuda.so.*",
 )  # fmt: skip

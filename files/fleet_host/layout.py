@@ -54,3 +54,13 @@ def etc_root() -> Path:
 def log_root() -> Path:
     """/var/log, where Nginx writes its error log."""
     return Path(os.environ.get("FLEET_LOG_ROOT", "/var/log"))
+
+
+def dmi_root() -> Path:
+    """What the firmware says of the machine: sys_vendor, product_name, board_vendor, board_name."""
+    return Path(os.environ.get("FLEET_DMI_ROOT", "/sys/class/dmi/id"))
+
+
+def system_root() -> Path:
+    """/, for programs of the distribution."""
+    return Path(os.environ.get("FLEET_SYSTEM_ROOT", "/"))

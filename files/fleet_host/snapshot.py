@@ -363,12 +363,15 @@ def state_section(request: dict[str, Any]) -> Json:
     root, state = request["llm_root"], request["llm_root"] + "/state"
     generation = text_or_none(state + "/generation")
     schema = text_or_none(state + "/schema_version")
+    manifest = json_or_none(state + "/manifest.json")
+    manifest = manifest if isinstance(manifest, dict) else {}
     return {
         "program_digest": sha256_or_none(root + "/bin/fleet-host"),
         "schema_version": int(schema) if schema else None,
         "generation": int(generation) if generation else 0,
         "lease": json_or_none(state + "/lease.json"),
         "manifest_digest": sha256_or_none(state + "/manifest.json"),
+        "held_packages": manifest.get("held_packages") or [],
     }
 
 
