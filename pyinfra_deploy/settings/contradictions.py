@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ def contradictions(
     if settings.gateway is not None:
         yield from _gateway(settings.gateway)
     yield from _gpus(settings)
+    yield from _curve(settings)
     engine = settings.engine
     if engine.stall_timeout_seconds > engine.start_timeout_seconds:
         yield (
@@ -49,6 +51,21 @@ def contradictions(
             f"engine.stall_timeout_seconds ({engine.stall_timeout_seconds}) is longer than "
             f"engine.start_timeout_seconds ({engine.start_timeout_seconds}) and so never counts.",
             "make it shorter, or the other longer.",
+        )
+
+
+def _curve(settings: Settings) -> Iterator[Contradiction]:
+    curve = settings.gpu_fan_curve
+    rises = all(
+        one.temperature_c < two.temperature_c and one.percent <= two.percent
+        for one, two in itertools.pairwise(curve)
+    )
+    if not rises or curve[-1].percent != 100:
+        yield (
+            ("gpu_fan_curve",),
+            "must rise with the temperature and end at 100 percent: a hot GPU must not be cooled "
+            "less than a cool one.",
+            "order the points by temperature_c, percent never falling, 100 in the last one.",
         )
 
 

@@ -80,6 +80,19 @@ class AcceptedFinding(Section):
     by: OneLine = _required("Who accepted it.", "Ada Lovelace")
 
 
+class FanPoint(Section):
+    """Points of the curve that GPU fans follow; between two of them, the line between them."""
+
+    temperature_c: int = _required("Temperature of the GPU, in Celsius.", 60, ge=20, le=95)
+    percent: int = _required("Speed of its fans, in percent.", 70, ge=20, le=100)
+
+
+DEFAULT_CURVE = tuple(
+    FanPoint(temperature_c=degrees, percent=percent)
+    for degrees, percent in ((40, 40), (60, 70), (75, 100))
+)
+
+
 class GpuHost(Section):
     """Kernel and process limits of an engine host, and the hardware it is to have."""
 
@@ -331,8 +344,8 @@ class Settings(Section):
     gpu_driver: Literal["check", "hold", "install"] = _setting(
         "check",
         "What the deploy does about the NVIDIA driver. check: judges it. hold: also keeps its "
-        "packages from unattended upgrades, which would break running engines. install: also "
-        "installs it, with a reboot of the drained host.",
+        "packages from unattended upgrades, which would break running engines. install: as hold; "
+        "a host without a driver is refused with the steps, as the deploy reboots no host.",
         "hold",
     )
     gpu_cooling: Literal["report", "nvml", "bmc"] = _setting(
@@ -341,6 +354,20 @@ class Settings(Section):
         "of the GPUs themselves, by a unit that gives them back when it stops. bmc: fans of the "
         "chassis, on boards that are known.",
         "report",
+    )
+    gpu_fan_curve: Annotated[tuple[FanPoint, ...], _Lenient] = _setting(
+        DEFAULT_CURVE,
+        "With gpu_cooling: nvml, how fast the fans run. It must rise, and end at 100 percent.",
+        [{"temperature_c": 50, "percent": 50}, {"temperature_c": 70, "percent": 100}],
+        min_length=1,
+    )
+    chassis_fan_percent: int = _setting(
+        100,
+        "With gpu_cooling: bmc, the fixed speed of the chassis' fans. Below 100 they follow no "
+        "temperature any more, so measure under load first.",
+        100,
+        ge=50,
+        le=100,
     )
     accept_findings: Annotated[tuple[AcceptedFinding, ...], _Lenient] = _setting(
         (),

@@ -77,7 +77,8 @@ def as_yaml(value: Any) -> str:
         case dict():
             return "{" + ", ".join(f"{k}: {as_yaml(v)}" for k, v in value.items()) + "}"
         case list() | tuple():
-            return "[" + ", ".join(map(as_yaml, value)) + "]"
+            items = (item.to_json() if isinstance(item, Section) else item for item in value)
+            return "[" + ", ".join(map(as_yaml, items)) + "]"
         case _:
             return json.dumps(value)
 
