@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import pwd
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,11 @@ from . import SCHEMA_VERSION, durable, events, fields, layout, snapshot, systemc
 from .errors import HostError, SpecError
 
 TOOL_TIMEOUT_SECONDS = 60.0
+# Drop-ins of our engines' units are all that may be removed: what else is ours stays, and the rest
+# is not ours.
+REMOVABLE = re.compile(
+    r"/etc/systemd/system/llm-engine@[a-z][a-z0-9-]*\.service\.d/[a-z][a-z0-9-]*\.conf"
+)
 
 
 def facts(_request: dict[str, Any]) -> dict[str, Any]:
@@ -21,14 +28,16 @@ def facts(_request: dict[str, Any]) -> dict[str, Any]:
 
 
 def prepare(request: dict[str, Any]) -> dict[str, Any]:
-    """`host prepare` {files: [{path, content, mode, owner, group}], sysusers, tmpfiles} ->
-    {changed: [path]}.
+    """`host prepare` {files: [{path, content, mode, owner, group}], remove: [path], sysusers,
+    tmpfiles} -> {changed: [path], removed: [path]}.
 
+    remove: drop-ins of our engines' units that are not wanted any more; absent ones are fine.
     sysusers, tmpfiles: paths of our sysusers.d(5) and tmpfiles.d(5) files, which are applied before
     the files that may need the users. mode is octal text. Ends with a daemon-reload when a unit
     was written or systemd says that one is stale.
     """
     files = [_checked(item) for item in request.get("files", [])]
+    unwanted = [_removable(path) for path in request.get("remove", [])]
     sysusers, tmpfiles = fields.text(request, "sysusers"), fields.text(request, "tmpfiles")
     first = [item for item in files if item["path"] in (sysusers, tmpfiles)]
     changed = [path for item in first if (path := _write(item))]
@@ -39,11 +48,34 @@ def prepare(request: dict[str, Any]) -> dict[str, Any]:
     if not schema.exists() or schema.read_text().strip() != str(SCHEMA_VERSION):
         durable.write_file(schema, f"{SCHEMA_VERSION}\n")
     changed += [path for item in files if item not in first and (path := _write(item))]
+    removed = [path for path in unwanted if _removed(path)]
     # Always: a run that was killed between writing a unit and this line leaves systemd stale.
     systemctl.call(["daemon-reload"])
     if changed:
         events.record("files written", paths=changed)
-    return {"changed": changed}
+    if removed:
+        events.record("files removed", paths=removed)
+    return {"changed": changed, "removed": removed}
+
+
+def _removable(path: Any) -> str:
+    if not isinstance(path, str) or not REMOVABLE.fullmatch(path):
+        raise SpecError(
+            f"{path!r} cannot be removed",
+            "only drop-ins of our engines' units are removed.",
+            "Correct it.",
+        )
+    return path
+
+
+def _removed(path: str) -> bool:
+    """Remove the file, and its directory where nothing else is in it. False when it was gone."""
+    found = layout.etc_root() / path.removeprefix("/etc/")
+    there = found.exists() or found.is_symlink()
+    durable.remove_file(found)
+    with contextlib.suppress(OSError):
+        found.parent.rmdir()
+    return there
 
 
 def _checked(item: Any) -> dict[str, str]:
@@ -125,9 +157,9 @@ def write_credential(request: dict[str, Any]) -> dict[str, Any]:
     /etc/llm/credentials/NAME, mode 0600, root's. The secret is in no argv, log or event.
     """
     name, secret = fields.text(request, "name"), fields.text(request, "secret")
-    if "/" in name or name.startswith("."):
+    if not name or "/" in name or name.startswith("."):
         raise SpecError(f"{name!r} is no credential's name", "it is a file's name.", "Correct it.")
-    path = Path("/etc/llm/credentials") / name
+    path = layout.etc_root() / "llm" / "credentials" / name
     if path.is_file() and path.read_text() == secret:
         return {"changed": False}
     durable.make_directories(path.parent, mode=0o700)
