@@ -128,13 +128,17 @@ def stream(fleet: Fleet, name: str, question: str) -> Iterator[str]:
             f"lab ssh {name} journalctl -u nginx -u llm-gateway -u 'llm-engine@*' -n 50",
         )
     for line in response:
-        text = line.decode().strip()
-        if text.startswith("data: ") and text != "data: [DONE]":
-            for choice in json.loads(text[6:]).get("choices", []):
-                words = choice.get("delta", {}).get("content")
-                if words:
-                    yield words
+        yield from words_of(line.decode().strip())
     connection.close()
+
+
+def words_of(line: str) -> list[str]:
+    """The words that one line of a streamed chat completion brings, mostly none or one."""
+    if not line.startswith("data: ") or line == "data: [DONE]":
+        return []
+    choices = json.loads(line.removeprefix("data: ")).get("choices", [])
+    contents = [choice.get("delta", {}).get("content") for choice in choices]
+    return [words for words in contents if words]
 
 
 def curl_line(fleet: Fleet, name: str) -> str:
