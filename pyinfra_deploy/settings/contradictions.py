@@ -43,6 +43,7 @@ def contradictions(
     if settings.gateway is not None:
         yield from _gateway(settings.gateway)
     yield from _gpus(settings)
+    yield from _placement(settings)
     yield from _curve(settings)
     engine = settings.engine
     if engine.stall_timeout_seconds > engine.start_timeout_seconds:
@@ -167,19 +168,63 @@ def _model(model: Model) -> Iterator[Contradiction]:
 def _gpus(settings: Settings) -> Iterator[Contradiction]:
     """More GPUs for the engine than the host is expected to have."""
     expected = settings.gpu_host.expected_gpus
-    sizes = {
+    sizes = _parallel_sizes(settings)
+    product = math.prod(sizes.values())
+    if expected is not None and product > expected:
+        yield (
+            ("gpu_host", "expected_gpus"),
+            f"gpu_host.expected_gpus is {expected}, and {_product_words(sizes)} asks for "
+            f"{product} GPUs.",
+            "correct one of them: an engine needs as many GPUs as its parallel sizes multiply to.",
+        )
+
+
+def _parallel_sizes(settings: Settings) -> dict[str, int]:
+    return {
         name: size
         for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
         if isinstance(size := settings.engine.args.get(name), int)
     }
-    product = math.prod(sizes.values())
-    if expected is not None and product > expected:
-        words = " x ".join(f"engine.args.{name} ({size})" for name, size in sizes.items())
+
+
+def _product_words(sizes: dict[str, int]) -> str:
+    return " x ".join(f"engine.args.{name} ({size})" for name, size in sizes.items())
+
+
+def _placement(settings: Settings) -> Iterator[Contradiction]:
+    """What binds an engine to GPUs and NUMA nodes, at odds with itself."""
+    args, engine = settings.engine.args, settings.engine
+    sizes = _parallel_sizes(settings)
+    if engine.gpus != "all":
+        expected = settings.gpu_host.expected_gpus
+        numbers = [gpu for gpu in engine.gpus if isinstance(gpu, int)]
+        if len(engine.gpus) < math.prod(sizes.values()):
+            yield (
+                ("engine", "gpus"),
+                f"engine.gpus lists {len(engine.gpus)} GPUs, and {_product_words(sizes)} asks for "
+                f"{math.prod(sizes.values())}.",
+                "list as many GPUs as the parallel sizes multiply to, or lower these.",
+            )
+        if expected is not None and max(numbers, default=0) >= expected:
+            yield (
+                ("engine", "gpus"),
+                f"engine.gpus names GPU {max(numbers)}, and gpu_host.expected_gpus is {expected}, "
+                f"so that the last one is {expected - 1}.",
+                "correct one of them; GPUs are counted from 0.",
+            )
+    if engine.numa == "off" and args.get("numa-bind") is True:
         yield (
-            ("gpu_host", "expected_gpus"),
-            f"gpu_host.expected_gpus is {expected}, and {words} asks for {product} GPUs.",
-            "correct one of them: an engine needs as many GPUs as its parallel sizes multiply to.",
+            ("engine", "numa"),
+            "engine.numa is off, and engine.args.numa-bind binds workers to NUMA nodes.",
+            "remove one of them.",
         )
+    for name in ("numa-bind-nodes", "numa-bind-cpus"):
+        if name in args and args.get("numa-bind") is not True:
+            yield (
+                ("engine", "args", name),
+                f"engine.args.{name} is set without engine.args.numa-bind: vLLM would not start.",
+                "add numa-bind: true, or remove it.",
+            )
 
 
 def _gateway(gateway: Gateway) -> Iterator[Contradiction]:

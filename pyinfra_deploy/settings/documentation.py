@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyinfra_deploy.settings.engine_arguments import OWNED, OWNED_ENVIRONMENT
-from pyinfra_deploy.settings.schema import Section, Settings
+from pyinfra_deploy.settings.schema import Settings
 from pyinfra_deploy.settings.schema_words import (
     allowed_words,
     as_yaml,
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pydantic.fields import FieldInfo
+
+    from pyinfra_deploy.settings.section import Section
 
 _HEAD = """\
 # Settings

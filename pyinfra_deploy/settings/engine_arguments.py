@@ -41,6 +41,7 @@ OWNED: dict[str, tuple[str, str]] = {
     "allowed-methods": ("CORS is answered by Nginx", "set gateway.cors_origins"),
     "allowed-headers": ("CORS is answered by Nginx", "set gateway.cors_origins"),
     "allow-credentials": ("CORS is answered by Nginx", "set gateway.cors_origins"),
+    "device-ids": ("the deploy gives the engine its GPUs, in order", "set engine.gpus"),
     "shutdown-timeout": (
         "it has to fit the unit's own time limit",
         "set engine.drain_seconds",
@@ -52,6 +53,14 @@ OWNED_ENVIRONMENT: dict[str, tuple[str, str]] = {
     "VLLM_API_KEY": (
         "the engine would refuse the gateway's requests; keys are checked by the gateway",
         "use fleet keys create",
+    ),
+    "CUDA_VISIBLE_DEVICES": (
+        "the deploy gives the engine its GPUs, in an order by their links",
+        "set engine.gpus",
+    ),
+    "CUDA_DEVICE_ORDER": (
+        "the deploy gives the engine its GPUs, in an order by their links",
+        "set engine.gpus",
     ),
     "VLLM_HOST_IP": ("the engine's processes talk inside their own network namespace", "remove it"),
     "VLLM_PORT": ("the engine's processes talk inside their own network namespace", "remove it"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -48,6 +48,34 @@ class Words:
             raise refuse(reason)
         return value
 
+
+class GpuWords(Words):
+    """Marks the choice of an engine's GPUs: a word or a list, which no single type describes."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.choose)
+
+    def choose(self, value: Any) -> Any:
+        if value == "all":
+            return value
+        if not isinstance(value, list | tuple) or not value:
+            raise refuse(f"must be {self.allowed}.", "write all, or a list: [0, 1, 2, 3]")
+        for item in value:
+            number = isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 64
+            if not number and not (isinstance(item, str) and re.fullmatch(_GPU_UUID, item)):
+                raise refuse(
+                    f"has {item!r}, and must be {self.allowed}.",
+                    "write numbers without quotes, and UUIDs whole, as nvidia-smi -L prints them.",
+                )
+        twice = sorted({str(item) for item in value if value.count(item) > 1})
+        if twice:
+            raise refuse(f"names {', '.join(twice)} twice.", "name each GPU once.")
+        return tuple(value)
+
+
+_GPU_UUID = r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 # Service units run with ProtectHome and PrivateTmp; the rest is the kernel's or emptied at boot.
 _UNFIT_ROOTS = ("home", "root", "run", "tmp", "var/tmp", "proc", "sys", "dev", "boot")
@@ -172,6 +200,11 @@ EnvironmentValue = Annotated[
 ]
 PipArgument = Annotated[
     str, Words("one argument of the installer, such as --no-cache", r"\S(?:[^\n\r\0]*\S)?")
+]
+
+GpuChoice = Annotated[
+    Literal["all"] | tuple[int | str, ...],
+    GpuWords("all, or a list of GPUs, each a number or a UUID as nvidia-smi -L prints them"),
 ]
 
 FindingId = Annotated[

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import field_validator
 
 from pyinfra_deploy.settings.engine_arguments import check_arguments, check_environment
 from pyinfra_deploy.settings.kinds import (
@@ -19,6 +19,7 @@ from pyinfra_deploy.settings.kinds import (
     DataPath,
     EnvironmentValue,
     FindingId,
+    GpuChoice,
     HostName,
     HostPattern,
     ModelId,
@@ -37,54 +38,33 @@ from pyinfra_deploy.settings.kinds import (
     VllmVersion,
 )
 from pyinfra_deploy.settings.secret import Secret
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, secrets masked; pyinfra's `debug-inventory` asks for this."""
-        return self.model_dump(mode="json")
-
-
-def _setting(default: Any, description: str, example: Any, **limits: Any) -> Any:
-    return Field(default, description=description, examples=[example], **limits)
-
-
-def _required(description: str, example: Any, **limits: Any) -> Any:
-    return Field(description=description, examples=[example], **limits)
-
-
-# Lists in YAML, tuples here: settings do not change after they are read.
-_Lenient = Field(strict=False)
+from pyinfra_deploy.settings.section import LENIENT, Section, required, setting
 
 
 class AcceptedFinding(Section):
     """Findings that are accepted with open eyes: a refusal becomes a warning, which stays visible
     with its reason until its last day; after that it refuses again."""
 
-    id: FindingId = _required(
+    id: FindingId = required(
         "Id of the finding, as the plan prints it in brackets; `fleet findings show ID` explains "
         "it.",
         "gpu.pcie-width",
     )
-    hosts: Annotated[tuple[HostPattern, ...], _Lenient] = _setting(
+    hosts: Annotated[tuple[HostPattern, ...], LENIENT] = setting(
         (), "Hosts it is accepted for, * and ? allowed. Empty: all that have this.", ["gpu01"]
     )
-    reason: OneLine = _required(
+    reason: OneLine = required(
         "Why it is accepted, for whoever reads the plan next.", "slot 3 is repaired in January"
     )
-    until: datetime.date = _required(
-        "Last day on which it is accepted.", datetime.date(2027, 1, 31)
-    )
-    by: OneLine = _required("Who accepted it.", "Ada Lovelace")
+    until: datetime.date = required("Last day on which it is accepted.", datetime.date(2027, 1, 31))
+    by: OneLine = required("Who accepted it.", "Ada Lovelace")
 
 
 class FanPoint(Section):
     """Points of the curve that GPU fans follow; between two of them, the line between them."""
 
-    temperature_c: int = _required("Temperature of the GPU, in Celsius.", 60, ge=20, le=95)
-    percent: int = _required("Speed of its fans, in percent.", 70, ge=20, le=100)
+    temperature_c: int = required("Temperature of the GPU, in Celsius.", 60, ge=20, le=95)
+    percent: int = required("Speed of its fans, in percent.", 70, ge=20, le=100)
 
 
 DEFAULT_CURVE = tuple(
@@ -96,7 +76,7 @@ DEFAULT_CURVE = tuple(
 class GpuHost(Section):
     """Kernel and process limits of an engine host, and the hardware it is to have."""
 
-    max_map_count: int = _setting(
+    max_map_count: int = setting(
         1_048_576,
         "Lower bound of vm.max_map_count (memory mappings a process may have). Only ever raised: "
         "a host that has more keeps it, whatever file set it.",
@@ -104,14 +84,14 @@ class GpuHost(Section):
         ge=65_530,
         le=2_147_483_647,
     )
-    open_files: int = _setting(
+    open_files: int = setting(
         1_048_576,
         "Open files the engine may have (LimitNOFILE of its unit).",
         1_048_576,
         ge=1_024,
         le=1_073_741_816,
     )
-    expected_gpus: int | None = _setting(
+    expected_gpus: int | None = setting(
         None,
         "GPUs each host has to show; fewer are refused. null: as many as the engine's "
         "tensor, pipeline and data parallel sizes multiply to.",
@@ -119,13 +99,13 @@ class GpuHost(Section):
         ge=1,
         le=64,
     )
-    expected_gpu_model: OneLine | None = _setting(
+    expected_gpu_model: OneLine | None = setting(
         None,
         "Product name that every GPU has to have, as nvidia-smi -L prints it. null: any, as long "
         "as all are the same.",
         "NVIDIA L20",
     )
-    expected_pcie_width: Literal[1, 2, 4, 8, 16] | None = _setting(
+    expected_pcie_width: Literal[1, 2, 4, 8, 16] | None = setting(
         None,
         "PCIe lanes each GPU has to have under load; fewer are refused. What the card reports as "
         "its maximum does not show a bad slot. null: what is known of the model, and x4 or less "
@@ -137,43 +117,43 @@ class GpuHost(Section):
 class Runtime(Section):
     """The Python environment that vLLM runs in, built on the host from a lock file."""
 
-    vllm: VllmVersion = _required(
+    vllm: VllmVersion = required(
         "Version of vLLM. At least 0.10.1.1, since the engine serves on a Unix socket. The lock "
         "has to contain exactly this version.",
         "0.33.0",
     )
-    kind: Literal["venv"] = _setting("venv", "How the environment is made.", "venv")
-    lock: RepositoryPath = _required(
+    kind: Literal["venv"] = setting("venv", "How the environment is made.", "venv")
+    lock: RepositoryPath = required(
         "Lock file of the environment: every package with its version and SHA-256, as `uv pip "
         "compile --generate-hashes` writes it. locks/README.md tells how to make one.",
         "locks/runtime/vllm-0.33.0-cu130-py312-linux_x86_64.txt",
     )
-    python: PythonVersion = _setting(
+    python: PythonVersion = setting(
         "3.12",
         "Python of the environment. /usr/bin/python3.N of that version has to be on the host; "
         "a lock file is made for one version.",
         "3.12",
     )
-    device: Literal["cuda", "cpu"] = _setting(
+    device: Literal["cuda", "cpu"] = setting(
         "cuda", "What the engine computes on. cpu is for trials.", "cuda"
     )
-    installer: Literal["uv", "pip"] = _setting(
+    installer: Literal["uv", "pip"] = setting(
         "uv", "Which program installs the lock. Both check every hash.", "uv"
     )
-    index_url: Url | None = _setting(
+    index_url: Url | None = setting(
         None,
         "Package index to install from. null: whatever the host's pip configuration says.",
         "https://pypi.example.com/simple",
     )
-    extra_index_urls: Annotated[tuple[Url, ...], _Lenient] = _setting(
+    extra_index_urls: Annotated[tuple[Url, ...], LENIENT] = setting(
         (), "Further package indexes.", ["https://download.pytorch.org/whl/cu130"]
     )
-    find_links: Annotated[tuple[Url, ...], _Lenient] = _setting(
+    find_links: Annotated[tuple[Url, ...], LENIENT] = setting(
         (),
         "Pages or directories, as URLs, that list wheels.",
         ["http://mirror.example.com/wheels/"],
     )
-    pip_args: Annotated[tuple[PipArgument, ...], _Lenient] = _setting(
+    pip_args: Annotated[tuple[PipArgument, ...], LENIENT] = setting(
         (), "Further arguments of the installer, one per item.", ["--no-cache"]
     )
 
@@ -181,42 +161,42 @@ class Runtime(Section):
 class Model(Section):
     """The model: where it is pulled from and at which revision."""
 
-    id: ModelId = _required("The model on the hub, as owner/name.", "Qwen/Qwen3-235B-A22B-FP8")
-    revision: Revision = _setting(
+    id: ModelId = required("The model on the hub, as owner/name.", "Qwen/Qwen3-235B-A22B-FP8")
+    revision: Revision = setting(
         "master",
         "Branch, tag or commit to pull. The commit it stands for at that moment is recorded.",
         "master",
     )
-    hub: Literal["modelscope"] = _setting("modelscope", "Which hub's protocol.", "modelscope")
-    endpoint: Url = _setting(
+    hub: Literal["modelscope"] = setting("modelscope", "Which hub's protocol.", "modelscope")
+    endpoint: Url = setting(
         "https://www.modelscope.cn",
         "The hub's address, or that of a mirror inside your network.",
         "https://www.modelscope.cn",
     )
-    token: Secret | None = _setting(
+    token: Secret | None = setting(
         None,
         "Token of the hub, for private models. A secret: encrypted with ansible-vault "
         "encrypt_string, or from the environment.",
         "{{ lookup('env', 'MODELSCOPE_API_TOKEN') }}",
     )
     variant: Literal["bf16", "fp16", "fp8", "int8", "awq", "gptq", "mxfp4", "nvfp4"] | None = (
-        _setting(
+        setting(
             None,
             "Precision of the weights you mean to serve, checked against the model's config.json. "
             "null: whatever model.id holds, with a warning if that is quantised.",
             "fp8",
         )
     )
-    quantization_accepted_for: OneLine | None = _setting(
+    quantization_accepted_for: OneLine | None = setting(
         None,
         "Where the weights are quantised: the use that they were tried and accepted for.",
         "support chat, compared with bf16 on 500 answers",
     )
-    files_at_once: int = _setting(4, "Files pulled at the same time.", 4, ge=1, le=32)
-    file_timeout_seconds: Seconds = _setting(
+    files_at_once: int = setting(4, "Files pulled at the same time.", 4, ge=1, le=32)
+    file_timeout_seconds: Seconds = setting(
         86_400, "Longest time for a single file, retries included, before the pull fails.", 86_400
     )
-    stall_timeout_seconds: Seconds = _setting(
+    stall_timeout_seconds: Seconds = setting(
         900, "Time without a new byte after which the pull counts as stuck and fails.", 900
     )
 
@@ -229,32 +209,45 @@ class Model(Section):
 class Engine(Section):
     """One `vllm serve` process group on a host."""
 
-    name: Slug = _setting(
+    name: Slug = setting(
         "main", "Name of the engine: of its unit, llm-engine@NAME, and its directories.", "main"
     )
-    served_model_name: ModelName | None = _setting(
+    served_model_name: ModelName | None = setting(
         None, "The model's name in the API. null: model.id.", "qwen3-235b"
     )
-    args: dict[str, Any] = _setting(
+    args: dict[str, Any] = setting(
         {},
         "Arguments of `vllm serve`, without the dashes in front. Flags are true; what is null is "
         "left out. host, port, uds, model, served-model-name, api-key, config, ssl-* and a few "
         "more are the product's own and refused with the setting to use instead.",
         {"max-model-len": 16384},
     )
-    env: dict[str, EnvironmentValue] = _setting(
+    env: dict[str, EnvironmentValue] = setting(
         {},
         "Environment variables of the engine. Not for secrets: they are part of the release and "
         "readable on the host.",
         {"VLLM_LOGGING_LEVEL": "DEBUG"},
     )
-    start_timeout_seconds: Seconds = _setting(
+    gpus: GpuChoice = setting(
+        "all",
+        "GPUs the engine may have; it takes as many as its parallel sizes multiply to, those that "
+        "are nearest to each other. Numbers as nvidia-smi -L prints them, or UUIDs, which belong "
+        "into host_vars.",
+        [0, 1, 2, 3],
+    )
+    numa: Literal["auto", "off"] = setting(
+        "auto",
+        "auto: an engine whose GPUs lie on one of several NUMA nodes is bound to the CPUs and the "
+        "memory of that node. off: nothing is bound.",
+        "auto",
+    )
+    start_timeout_seconds: Seconds = setting(
         3_600, "Longest time from start to the first real answer.", 3_600
     )
-    stall_timeout_seconds: Seconds = _setting(
+    stall_timeout_seconds: Seconds = setting(
         600, "A start without a new log line and without CPU time for that long has failed.", 600
     )
-    drain_seconds: Seconds = _setting(
+    drain_seconds: Seconds = setting(
         120, "Time that running streams get to end before the engine is stopped.", 120
     )
 
@@ -272,18 +265,18 @@ class Engine(Section):
 class Tls(Section):
     """The gateway's certificate."""
 
-    source: Literal["own_ca", "files"] = _setting(
+    source: Literal["own_ca", "files"] = setting(
         "own_ca",
         "own_ca: a certificate of the inventory's own CA (inventories/NAME/ca.crt), made and "
         "renewed by the deploy. files: yours, which lie on the host.",
         "own_ca",
     )
-    certificate: AbsolutePath | None = _setting(
+    certificate: AbsolutePath | None = setting(
         None,
         "With source: files, the certificate on the host, intermediates after it.",
         "/etc/ssl/llm/fullchain.pem",
     )
-    key: AbsolutePath | None = _setting(
+    key: AbsolutePath | None = setting(
         None, "With source: files, its key on the host.", "/etc/ssl/llm/key.pem"
     )
 
@@ -291,40 +284,40 @@ class Tls(Section):
 class RateLimit(Section):
     """Limits of each gateway host; beyond them clients get 429."""
 
-    ip_per_minute: PerMinute = _setting(600, "Requests a minute from one address.", 600)
-    ip_burst: Burst = _setting(120, "Requests beyond the rate that pass at once.", 120)
-    key_per_minute: PerMinute = _setting(600, "Requests a minute with one API key.", 600)
-    key_burst: Burst = _setting(120, "Requests beyond the rate that pass at once.", 120)
+    ip_per_minute: PerMinute = setting(600, "Requests a minute from one address.", 600)
+    ip_burst: Burst = setting(120, "Requests beyond the rate that pass at once.", 120)
+    key_per_minute: PerMinute = setting(600, "Requests a minute with one API key.", 600)
+    key_burst: Burst = setting(120, "Requests beyond the rate that pass at once.", 120)
 
 
 class Gateway(Section):
     """Nginx with TLS, API keys and limits in front of the engine."""
 
-    server_name: HostName = _required(
+    server_name: HostName = required(
         "Host name clients use: of the vhost and in the certificate.", "llm.example.com"
     )
-    https_port: Port = _setting(443, "Port of the API.", 443)
-    http_port: Port = _setting(80, "Port that only redirects to HTTPS.", 80)
-    tls: Tls = _setting(Tls(), "The certificate.", {"source": "own_ca"})
-    rate_limit: RateLimit = _setting(RateLimit(), "Limits.", {"ip_per_minute": 600})
-    cors_origins: Annotated[tuple[Origin, ...], _Lenient] = _setting(
+    https_port: Port = setting(443, "Port of the API.", 443)
+    http_port: Port = setting(80, "Port that only redirects to HTTPS.", 80)
+    tls: Tls = setting(Tls(), "The certificate.", {"source": "own_ca"})
+    rate_limit: RateLimit = setting(RateLimit(), "Limits.", {"ip_per_minute": 600})
+    cors_origins: Annotated[tuple[Origin, ...], LENIENT] = setting(
         (), "Web pages that may call the API from a browser.", ["https://chat.example.com"]
     )
-    read_timeout_seconds: Seconds = _setting(
+    read_timeout_seconds: Seconds = setting(
         600,
         "Longest silence of the engine within an answer: waiting in its queue and reading the "
         "prompt, for an answer that is not streamed the whole of it.",
         600,
     )
-    max_body_mb: int = _setting(
+    max_body_mb: int = setting(
         16, "Largest request, in MB; above it clients get 413.", 16, ge=1, le=1_024
     )
-    create_first_key: bool = _setting(
+    create_first_key: bool = setting(
         False,
         "Make an API key on the first deploy and write it, mode 0600, on the control machine.",
         False,
     )
-    plaintext_ca_key: bool = _setting(
+    plaintext_ca_key: bool = setting(
         False,
         "Keep the key of the inventory's CA unencrypted (mode 0600). For a lab only.",
         False,
@@ -335,33 +328,33 @@ class Settings(Section):
     """All settings of a host. runtime and model are None where a host is no gpu host and has none,
     gateway where it is no gateway."""
 
-    llm_root: DataPath = _setting(
+    llm_root: DataPath = setting(
         "/srv/llm",
         "Directory on the host for environments, models and releases. Put it on a disk with room "
         "for two models.",
         "/srv/llm",
     )
-    gpu_driver: Literal["check", "hold", "install"] = _setting(
+    gpu_driver: Literal["check", "hold", "install"] = setting(
         "check",
         "What the deploy does about the NVIDIA driver. check: judges it. hold: also keeps its "
         "packages from unattended upgrades, which would break running engines. install: as hold; "
         "a host without a driver is refused with the steps, as the deploy reboots no host.",
         "hold",
     )
-    gpu_cooling: Literal["report", "nvml", "bmc"] = _setting(
+    gpu_cooling: Literal["report", "nvml", "bmc"] = setting(
         "report",
         "What is done about fans. report: nothing, the plan tells who cools the GPUs. nvml: fans "
         "of the GPUs themselves, by a unit that gives them back when it stops. bmc: fans of the "
         "chassis, on boards that are known.",
         "report",
     )
-    gpu_fan_curve: Annotated[tuple[FanPoint, ...], _Lenient] = _setting(
+    gpu_fan_curve: Annotated[tuple[FanPoint, ...], LENIENT] = setting(
         DEFAULT_CURVE,
         "With gpu_cooling: nvml, how fast the fans run. It must rise, and end at 100 percent.",
         [{"temperature_c": 50, "percent": 50}, {"temperature_c": 70, "percent": 100}],
         min_length=1,
     )
-    chassis_fan_percent: int = _setting(
+    chassis_fan_percent: int = setting(
         100,
         "With gpu_cooling: bmc, the fixed speed of the chassis' fans. Below 100 they follow no "
         "temperature any more, so measure under load first.",
@@ -369,7 +362,7 @@ class Settings(Section):
         ge=50,
         le=100,
     )
-    accept_findings: Annotated[tuple[AcceptedFinding, ...], _Lenient] = _setting(
+    accept_findings: Annotated[tuple[AcceptedFinding, ...], LENIENT] = setting(
         (),
         "Findings that are accepted, each with a reason and a last day.",
         [
@@ -382,11 +375,11 @@ class Settings(Section):
             }
         ],
     )
-    gpu_host: GpuHost = _setting(GpuHost(), "Limits of an engine host.", {})
-    runtime: Runtime | None = _setting(None, "Required for the group gpu.", {})
-    model: Model | None = _setting(None, "Required for the group gpu.", {})
-    engine: Engine = _setting(Engine(), "The engine.", {})
-    gateway: Gateway | None = _setting(None, "Required for the group gateway.", {})
+    gpu_host: GpuHost = setting(GpuHost(), "Limits of an engine host.", {})
+    runtime: Runtime | None = setting(None, "Required for the group gpu.", {})
+    model: Model | None = setting(None, "Required for the group gpu.", {})
+    engine: Engine = setting(Engine(), "The engine.", {})
+    gateway: Gateway | None = setting(None, "Required for the group gateway.", {})
 
     @property
     def served_model_name(self) -> str:

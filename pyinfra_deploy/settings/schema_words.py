@@ -14,8 +14,8 @@ from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
 from pyinfra_deploy.settings.kinds import Words
-from pyinfra_deploy.settings.schema import Section
 from pyinfra_deploy.settings.secret import Secret
+from pyinfra_deploy.settings.section import Section
 
 if typing.TYPE_CHECKING:
     from collections.abc import Iterator

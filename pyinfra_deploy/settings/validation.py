@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from pyinfra_deploy.settings.kinds import WRONG
 from pyinfra_deploy.settings.problems import Problem, describe
-from pyinfra_deploy.settings.schema import Section, Settings
+from pyinfra_deploy.settings.schema import Settings
 from pyinfra_deploy.settings.schema_words import (
     allowed_words,
     example_of,
@@ -32,6 +32,7 @@ if typing.TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from pyinfra_deploy.settings.inventory_file import Located
+    from pyinfra_deploy.settings.section import Section
 
 OURS = tuple(Settings.model_fields)
 _TEMPLATE = ("{{", "{%", "{#")

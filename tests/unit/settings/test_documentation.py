@@ -10,7 +10,7 @@ import yaml
 
 from pyinfra_deploy.cli import main
 from pyinfra_deploy.settings.documentation import settings_page
-from pyinfra_deploy.settings.schema import Section, Settings
+from pyinfra_deploy.settings.schema import Settings
 from pyinfra_deploy.settings.schema_words import allowed_words, as_yaml, example_of, section_of
 from pyinfra_deploy.settings.secret import Secret, plain_secret
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pydantic.fields import FieldInfo
+
+    from pyinfra_deploy.settings.section import Section
 
 PAGE = Path(__file__).parents[3] / "docs/settings.md"
 
