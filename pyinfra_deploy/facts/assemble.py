@@ -31,6 +31,7 @@ Parsed = TypeVar("Parsed")
 
 BMC = "/dev/ipmi"
 SMI_CONF = "/etc/nvidia/nvidia-smi.conf"
+PERSISTENCED = "/usr/bin/nvidia-persistenced"
 _PYTHON = re.compile(r"/bin/python3\.\d+$")
 
 
@@ -159,6 +160,7 @@ def _driver(outputs: _Outputs, known: dict[str, Any]) -> dict[str, Any]:
         "library_version": library or (library_version_in(smi.text + smi.stderr) if smi else None),
         "bmc_present": None if paths is None else any(path.startswith(BMC) for path in paths),
         "nvidia_smi_conf_present": None if paths is None else SMI_CONF in paths,
+        "persistenced_installed": None if paths is None else PERSISTENCED in paths,
         "pythons": tuple(path for path in paths or () if _PYTHON.search(path)),
     }
 

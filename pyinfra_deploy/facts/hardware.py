@@ -171,7 +171,7 @@ class Hardware:
     of the installed libnvidia-ml; installed_module_version: of the module that the next boot loads.
     cuda_compat_version: the newest CUDA version that an installed cuda-compat package brings,
     "13.0". acs_enabled_bridges: bridges with ACS on, those above GPUs where paths are known.
-    disk_free_bytes: where models go.
+    disk_free_bytes: where models go. persistenced_installed: /usr/bin/nvidia-persistenced is there.
     """
 
     host: str
@@ -211,3 +211,4 @@ class Hardware:
     iommu_passthrough: bool | None = None
     system_vendor: str | None = None
     system_name: str | None = None
+    persistenced_installed: bool | None = None

@@ -147,7 +147,7 @@ def _older_major(
             "NVIDIA driver",
             f"driver {driver} is too old for CUDA {dotted(cuda)}, which needs {major.driver} or "
             f"newer; and forward compatibility does not help: {'; '.join(reasons)}",
-            f"install driver {major.driver} or newer (gpu_driver: install, or your own way) and "
+            f"install driver {major.driver} or newer (your Ansible role, or packages) and "
             f"reboot; or use a vLLM that is built for CUDA {cuda[0] - 1}{_older_vllm(cuda[0])}"
             + (f"; or apt-get install {package}" if reasons == (_absent(package),) else ""),
             evidence=f"driver {driver}; {wanted.because}",

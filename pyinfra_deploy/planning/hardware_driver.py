@@ -122,7 +122,8 @@ def _not_there(hardware: Hardware, failure: DriverFailure) -> Finding:
         f"{hardware.kernel or '(uname -r)'} (dkms status; install its headers) or Secure Boot "
         "refuses it (mokutil --sb-state)"
         if installed
-        else "set gpu_driver: install, or install the driver your own way, and reboot"
+        else "install the driver (your Ansible role, or the distribution's packages: Debian "
+        "nvidia-driver, Ubuntu nvidia-driver-NNN-server) and reboot; gpu_driver: hold then keeps it"
     )
     return Finding(
         "gpu.no-driver",

@@ -165,14 +165,23 @@ def _comfort(hardware: Hardware) -> Iterator[Finding]:
     if off:
         yield Finding(
             "gpu.persistence-off",
-            "warn",
+            "note" if hardware.persistenced_installed else "warn",
             hardware.host,
             named(off),
             "persistence mode is off: the driver lets go of an idle GPU and takes seconds to start "
-            "it again, and settings such as the power limit are lost each time",
-            "let nvidia-persistenced run as a unit (systemctl enable --now nvidia-persistenced); "
+            "it again, and settings such as the power limit are lost each time"
+            + ("; the deploy switches it on" if hardware.persistenced_installed else ""),
+            "nothing"
+            if hardware.persistenced_installed
+            else "install nvidia-persistenced (Debian: the package of that name; Ubuntu: "
+            "nvidia-compute-utils-NNN-server): the deploy then runs it as a unit; "
             "nvidia-smi -pm 1 does not outlive a reboot",
-            evidence=of_each(off, lambda _: "persistence mode disabled"),
+            evidence=of_each(off, lambda _: "persistence mode disabled")
+            + (
+                "; there is no /usr/bin/nvidia-persistenced"
+                if hardware.persistenced_installed is False
+                else ""
+            ),
             source="nvidia-smi(1); NVIDIA's driver persistence page",
         )
     shown = which(hardware, lambda gpu: gpu.display_active is True)

@@ -1,11 +1,12 @@
-"""What surrounds the GPUs: PCIe isolation, packages, cooling, kernel limits, disk and memory."""
+"""What surrounds the GPUs: PCIe isolation, kernel limits, disk and memory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pyinfra_deploy.planning.finding import Finding
-from pyinfra_deploy.planning.gpu_table import is_passive, named
+from pyinfra_deploy.planning.hardware_cooling import cooling_findings
+from pyinfra_deploy.planning.hardware_packages import package_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +28,8 @@ def host_findings(
     yield from _unread(hardware)
     if uses_gpus:
         yield from _isolation(hardware, settings)
-        yield from _packages(hardware, settings)
-        yield from _cooling(hardware, settings)
+        yield from package_findings(hardware, settings)
+        yield from cooling_findings(hardware, settings)
     yield from _map_count(hardware, settings)
     yield from _room(hardware, settings, model_bytes, model_on_host)
 
@@ -94,91 +95,6 @@ def _isolation(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
             'and reboot; as a stopgap set engine.env: {NCCL_P2P_DISABLE: "1"}',
             evidence=f"IOMMU on, not in passthrough; tensor-parallel-size {_workers(settings)}",
             source=_NCCL,
-        )
-
-
-def _packages(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
-    exposed = [
-        package
-        for package in hardware.packages
-        if package.upgradable_unattended and not package.held
-    ]
-    if not exposed:
-        return
-    will_hold = settings.gpu_driver != "check"
-    yield Finding(
-        "gpu.packages-not-held",
-        "note" if will_hold else "warn",
-        hardware.host,
-        "NVIDIA packages",
-        "unattended upgrades may replace the driver's library under the loaded kernel module; "
-        "then nothing new can use a GPU until a reboot"
-        + ("; the deploy will hold them" if will_hold else ""),
-        "nothing: gpu_driver is " + settings.gpu_driver
-        if will_hold
-        else "set gpu_driver: hold, or run apt-mark hold on them",
-        evidence=", ".join(f"{package.name} {package.version}" for package in exposed[:6])
-        + (f" and {len(exposed) - 6} more" if len(exposed) > 6 else ""),
-        source="apt-mark(8); unattended-upgrades",
-    )
-
-
-def _cooling(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
-    if hardware.nvidia_smi_conf_present:
-        yield Finding(
-            "cooling.nvidia-smi-conf",
-            "note",
-            hardware.host,
-            "/etc/nvidia/nvidia-smi.conf",
-            "this file has no effect: no NVIDIA program reads it. Fans are not set by it",
-            "remove it, so that nobody relies on it",
-            evidence="the file is there",
-            source="nvidia-settings' sources: such attributes are an X server's, with Coolbits",
-        )
-    if not hardware.gpus:
-        return
-    passive = [gpu for gpu in hardware.gpus if is_passive(gpu)]
-    bmc = {
-        True: "a BMC is there",
-        False: "no BMC is visible",
-        None: "whether a BMC is there was not read",
-    }
-    if settings.gpu_cooling == "nvml" and passive:
-        yield Finding(
-            "cooling.no-fans",
-            "refuse",
-            hardware.host,
-            named(passive),
-            "gpu_cooling is nvml, and these cards have no fans that could be set: the chassis "
-            "cools them",
-            "write gpu_cooling: report, or bmc on a board that is known",
-            evidence=f"{passive[0].name}, fan "
-            + ("not present" if passive[0].fan_present is False else "not reported"),
-            source="nvml.h: fan calls are for products with fans; nvidia-smi(1)",
-        )
-    elif settings.gpu_cooling == "bmc" and hardware.bmc_present is False:
-        yield Finding(
-            "cooling.no-bmc",
-            "refuse",
-            hardware.host,
-            "BMC",
-            "gpu_cooling is bmc, and this host shows no BMC (as on rented bare metal), so its fans "
-            "cannot be set from here",
-            "write gpu_cooling: report, or load ipmi_devintf and ipmi_si if the board has a BMC",
-            evidence=f"no /dev/ipmi0; board {hardware.board_vendor} {hardware.board_name}",
-            source="ipmitool(1)",
-        )
-    elif passive:
-        yield Finding(
-            "cooling.by-chassis",
-            "note",
-            hardware.host,
-            named(passive),
-            f"these cards have no fan: the chassis cools them, and nothing on this host sets them "
-            f"({bmc[hardware.bmc_present]})",
-            "nothing; if they get hot look at the chassis' fan profile",
-            evidence=passive[0].name,
-            source="nvidia-smi(1): many parts rely on fans in the surrounding enclosure",
         )
 
 

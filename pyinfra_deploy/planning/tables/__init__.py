@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from pyinfra_deploy.planning.tables.rows import (
     Architectures,
+    BmcCooling,
     CudaDrivers,
     EngineArguments,
     Findings,
@@ -145,6 +146,11 @@ def engine_arguments() -> EngineArguments:
 @functools.cache
 def xid_codes() -> XidCodes:
     return _read("xid.yml", XidCodes)
+
+
+@functools.cache
+def bmc_cooling() -> BmcCooling:
+    return _read("bmc_cooling.yml", BmcCooling)
 
 
 @functools.cache

@@ -328,6 +328,42 @@ class XidCodes(Row):
         return self
 
 
+RawCommand = Annotated[str, Field(pattern=r"^raw(?: 0x[0-9a-f]{2})+(?: \{(?:percent|mode)\})?$")]
+RawCommands = Annotated[tuple[RawCommand, ...], BeforeValidator(_tuple), Field(min_length=1)]
+
+
+class BmcBoard(Row):
+    """How the chassis' fans of some boards are set through the BMC, and given back."""
+
+    name: Text
+    vendor: Annotated[tuple[Text, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    match: Literal["board", "system"]
+    model: Annotated[str, Field(min_length=4)]
+    read_mode: RawCommand | None = None
+    full: RawCommands
+    duty: RawCommands
+    undo: RawCommands
+    source: Text
+
+    @model_validator(mode="after")
+    def _undone(self) -> BmcBoard:
+        re.compile(self.model)
+        if any("{mode}" in command for command in self.undo) != (self.read_mode is not None):
+            raise ValueError("undo needs {mode} where there is read_mode, and only there")
+        if any("{" in command for command in self.full):
+            raise ValueError("full takes no value")
+        return self
+
+
+class BmcCooling(Row):
+    boards: Annotated[tuple[BmcBoard, ...], BeforeValidator(_tuple)]
+
+    @model_validator(mode="after")
+    def _named(self) -> BmcCooling:
+        _unique("boards", [row.name for row in self.boards])
+        return self
+
+
 class FindingRow(Row):
     """One finding id. severity: those it is given, the usual one first. acceptable: whether
     `accept_findings` may turn its refusal into a warning."""

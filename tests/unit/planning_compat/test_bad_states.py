@@ -45,7 +45,7 @@ BAD: dict[str, tuple[Hardware, str, str, str]] = {
         failed("not-installed", "nvidia-smi: command not found"),
         "gpu.no-driver",
         "not found",
-        "gpu_driver: install",
+        "nvidia-driver-NNN-server",
     ),
     "no library": (failed("no-library", "couldn't find"), "gpu.no-driver", "find", "modprobe"),
     "nouveau": (
@@ -123,7 +123,7 @@ BAD: dict[str, tuple[Hardware, str, str, str]] = {
         "power cycle",
     ),
     "one did not start": (host(7, kernel_events=(xid(143, 7),)), "gpu.too-few", "lists 7", "lspci"),
-    "mixed": (one(3, name="NVIDIA L40S"), "gpu.mixed-models", "GPU 3", "CUDA_VISIBLE_DEVICES"),
+    "mixed": (one(3, name="NVIDIA L40S"), "gpu.mixed-models", "GPU 3", "engine.gpus"),
     "another model": (
         every(name="NVIDIA L40S"),
         "gpu.wrong-model",
