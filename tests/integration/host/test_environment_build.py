@@ -101,7 +101,7 @@ def test_only_what_the_lock_names_can_get_in_and_no_index_shows_in_argv(root: Pa
         root,
         index_url="https://user:secret@index.example/simple",
         extra_index_urls=["https://more.example"],
-        find_links=["/opt/wheels"],
+        find_links=["/srv/wheels"],
         pip_args=["--no-cache"],
     )
     argv = (root / "uv/argv").read_text()
@@ -110,7 +110,7 @@ def test_only_what_the_lock_names_can_get_in_and_no_index_shows_in_argv(root: Pa
     assert "secret" not in argv
     assert (root / "uv/requirements").read_text() == (
         "--index-url https://user:secret@index.example/simple\n"
-        "--extra-index-url https://more.example\n--find-links /opt/wheels\n" + LOCK
+        "--extra-index-url https://more.example\n--find-links /srv/wheels\n" + LOCK
     )
     assert (root / "uv/mode").read_text().strip() == "700"
     given = (root / "uv/env").read_text()
