@@ -130,7 +130,8 @@ def apply(_request: dict[str, Any]) -> dict[str, Any]:
     fields.refuse_unknown(spec, KEYS, "chassis fans")
     _same_board(fields.text_map(spec, "board"))
     record = durable.read_json(record_path())
-    if not isinstance(record, dict):
+    fresh = not isinstance(record, dict)
+    if fresh:
         # Else an earlier start was not undone (power loss): what was before it still counts.
         before = read_fans()
         record = {
@@ -142,8 +143,17 @@ def apply(_request: dict[str, Any]) -> dict[str, Any]:
         }
         durable.make_directories(record_path().parent)
         durable.write_json(record_path(), record)
+    commands = fields.texts(spec, "set")
     try:
-        for command in fields.texts(spec, "set"):
+        ipmitool(commands[0].split())
+    except HostError:
+        # As a rule a firmware that takes none of these commands, so nothing was changed. If it was
+        # (no answer in time), the record stays for the undo of ExecStopPost=.
+        if fresh and read_mode(record["read_mode"]) == record["mode"]:
+            durable.remove_file(record_path())
+        raise
+    try:
+        for command in commands[1:]:
             ipmitool(command.split())
         settle_seconds = fields.seconds(spec, "settle_seconds")
         after = _proven(record, fields.whole(spec, "percent"), settle_seconds)

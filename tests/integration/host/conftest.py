@@ -1,5 +1,7 @@
+from tests.fakes.bmc import bmc
 from tests.fakes.engine_host import host
 from tests.fakes.job_systemd import systemd
+from tests.fakes.nvml import nvml, nvml_library
 from tests.fakes.pull_world import world
 
-__all__ = ["host", "systemd", "world"]
+__all__ = ["bmc", "host", "nvml", "nvml_library", "systemd", "world"]
