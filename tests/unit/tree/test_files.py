@@ -68,7 +68,8 @@ def places_of_this_machine() -> set[str]:
                  "https_proxy", "GOPROXY", "npm_config_registry")  # fmt: skip
     values += [word for name in variables for word in os.environ.get(name, "").split()]
     values += [uri for source in apt_config.machine_sources(Path("/")) for uri in source.uris]
-    places = {str(ROOT)}
+    # A checkout in a directory such as /app has a name that a text may use for something else.
+    places = {str(ROOT)} if len(ROOT.parts) > 2 else set()
     for value in values:
         parts = urlsplit(value if "//" in value else f"//{value}")
         if parts.hostname and parts.hostname not in PUBLIC | {"localhost", "127.0.0.1"}:
