@@ -31,6 +31,10 @@ _READING = re.compile(r"^([^|]+)\|[^|]*\|\s*(\w+)\s*\|[^|]*\|\s*([\d.]+) RPM\s*$
 _BYTE = re.compile(r"[0-9a-f]{2}")
 
 
+class Declined(HostError):
+    """The BMC answered, and did not do it."""
+
+
 @dataclass(frozen=True)
 class Fans:
     """`ipmitool sdr type fan`: RPM by name, and the fans that the BMC itself calls critical."""
@@ -79,7 +83,7 @@ def ipmitool(arguments: list[str]) -> str:
         ) from error
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise HostError(
+        raise Declined(
             f"'{words}' failed with exit code {done.returncode}",
             (lines or ["it printed no reason."])[-1],
             "A BMC whose firmware refuses raw commands cannot be set from here: write "
@@ -143,22 +147,19 @@ def apply(_request: dict[str, Any]) -> dict[str, Any]:
         }
         durable.make_directories(record_path().parent)
         durable.write_json(record_path(), record)
-    commands = fields.texts(spec, "set")
+    taken = 0
     try:
-        ipmitool(commands[0].split())
-    except HostError:
-        # As a rule a firmware that takes none of these commands, so nothing was changed. If it was
-        # (no answer in time), the record stays for the undo of ExecStopPost=.
-        if fresh and read_mode(record["read_mode"]) == record["mode"]:
-            durable.remove_file(record_path())
-        raise
-    try:
-        for command in commands[1:]:
+        for command in fields.texts(spec, "set"):
             ipmitool(command.split())
+            taken += 1
         settle_seconds = fields.seconds(spec, "settle_seconds")
         after = _proven(record, fields.whole(spec, "percent"), settle_seconds)
     except HostError as error:
-        _undo(record, error)
+        if isinstance(error, Declined) and fresh and not taken:
+            # A firmware that takes none of these commands: nothing has changed, nor could be undone.
+            durable.remove_file(record_path())
+        else:
+            _undo(record, error)
         raise
     stamp.write(UNIT, configuration_path())
     return {"before": record["mean_rpm"], "after": after.mean}
