@@ -151,7 +151,9 @@ def _changes(
         return None
     data = {"name": fleet.name, "directory": str(fleet.directory), "root": str(fleet.root)}
     artefacts = artefacts_for(data, host.settings)
-    plan = host_plan.plan_host(host.name, host.groups, host.settings, snapshot, artefacts)
+    plan = host_plan.plan_host(
+        host.name, host.groups, host.settings, snapshot, artefacts, foresight.placement
+    )
     return plan.reasons()
 
 
@@ -184,6 +186,6 @@ def _print(
                 foresight.host,
             )
             print("  layouts, the best first:")
-            print(plan_report.layouts_text(verdicts))
+            print(plan_report.layouts_text(verdicts, foresight.engines))
         print()
     print(plan_report.summary([foresight for foresight, _ in found], not_read))

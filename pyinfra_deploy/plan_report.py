@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.finding import Finding
     from pyinfra_deploy.planning.foresight import Foresight
     from pyinfra_deploy.planning.memory import MemoryBudget
+    from pyinfra_deploy.planning.node_engines import NodeEngine
     from pyinfra_deploy.planning.parallelism import LayoutVerdict
 
 GIB = 1024**3
@@ -22,6 +23,8 @@ def host_text(foresight: Foresight, changes: Sequence[str] | None) -> str:
         lines.append(f"  model     {foresight.shape.label}, {_weights(foresight)}")
     if foresight.budget is not None:
         lines += [f"  {label:<9} {text}" for label, text in memory(foresight.budget)]
+    if foresight.placement is not None:
+        lines.append(f"  placement {foresight.placement}")
     if changes is not None:
         lines += _changes(changes)
     lines += [f"  {line}" for finding in foresight.findings for line in finding_lines(finding)]
@@ -116,13 +119,19 @@ def finding_lines(finding: Finding) -> list[str]:
     return lines
 
 
-def layouts_text(verdicts: Sequence[LayoutVerdict]) -> str:
-    """Every layout of the GPUs, the best first, each with why or why not."""
+def layouts_text(verdicts: Sequence[LayoutVerdict], engines: Sequence[NodeEngine] = ()) -> str:
+    """Every layout of the GPUs, the best first, each with why or why not; after them an engine for
+    each NUMA node."""
     lines = []
     for one in verdicts:
         mark = "no" if not one.legal else ("yes", "maybe", "no")[one.fits]
         why = one.why if one.legal else "; ".join(one.reasons)
         lines.append(f"  {mark:<6} {one.layout!s:<16} {why}")
+    if engines:
+        each = "; ".join(map(str, engines))
+        lines.append(
+            f"  {'yes':<6} {f'{len(engines)} engines':<16} one for each NUMA node: {each}."
+        )
     return "\n".join(lines)
 
 

@@ -32,7 +32,7 @@ def gpu_host(plan: HostPlan) -> None:
             cache_time=600,
             extra_install_args=APT_WAIT,
         )
-    if plan.files or plan.base or plan.daemon_reload:
+    if plan.files or plan.remove or plan.base or plan.daemon_reload:
         host_steps.call_program(
             name="Write users, directories and units",
             step="host",
@@ -48,6 +48,7 @@ def gpu_host(plan: HostPlan) -> None:
                     }
                     for file in plan.files
                 ],
+                "remove": list(plan.remove),
                 "sysusers": "/etc/sysusers.d/llm-fleet.conf",
                 "tmpfiles": "/etc/tmpfiles.d/llm-fleet.conf",
             },

@@ -16,6 +16,7 @@ from pyinfra_deploy.operations import host_steps, packing
 from pyinfra_deploy.operations.program import report_refusal, sudo_refused
 from pyinfra_deploy.planning import engine_plan, gateway_plan, host_plan, nginx, wanted
 from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.planning.placement import drop_in_path
 from pyinfra_deploy.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from pyinfra_deploy.planning.artefacts import Artefacts
     from pyinfra_deploy.planning.host_plan import HostPlan
+    from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.settings.schema import Settings
 
 # Two runs on a bare host, or unattended-upgrades, may hold dpkg's lock: wait for it (apt.conf(5)).
@@ -44,16 +46,8 @@ def plan_this_host() -> HostPlan | None:
         return None
     if not snapshot:
         return None  # the host could not be read; pyinfra has said so and dropped it
-    try:
-        plan = host_plan.plan_host(host.name, groups, settings, snapshot, artefacts)
-    except Exception:
-        # pyinfra stops the run of all hosts for an exception here; a defect that one host's state
-        # brings to light must cost that host alone.
-        host.log_styled("this host could not be planned, a defect of the deploy; report this:",
-                        fg="red", log_func=logger.error)  # fmt: skip
-        for line in traceback.format_exc().splitlines():
-            host.log(line, log_func=logger.error)
-        host_steps.drop(host)
+    plan = _planned(settings, groups, snapshot, artefacts)
+    if plan is None:
         return None
     refusals = plan.refused or tuple(unusable_secrets(plan, host.data.fleet))
     findings = plan.findings
@@ -62,6 +56,10 @@ def plan_this_host() -> HostPlan | None:
         if foresight is None:
             return None
         refusals, findings = foresight.refused, (*findings, *foresight.findings)
+        if not refusals and foresight.placement is not None:
+            plan = _planned(settings, groups, snapshot, artefacts, foresight.placement)
+            if plan is None:
+                return None
     if refusals:
         host_steps.refuse(host, refusals)
         return None
@@ -72,6 +70,27 @@ def plan_this_host() -> HostPlan | None:
     for reason in plan.reasons():
         host.log(f"will {reason}")
     return plan
+
+
+def _planned(
+    settings: Settings,
+    groups: frozenset[str],
+    snapshot: Mapping[str, Any],
+    artefacts: Artefacts,
+    placement: Placement | None = None,
+) -> HostPlan | None:
+    """The plan; None, with the host dropped, when making it fails."""
+    try:
+        return host_plan.plan_host(host.name, groups, settings, snapshot, artefacts, placement)
+    except Exception:
+        # pyinfra stops the run of all hosts for an exception here; a defect that one host's state
+        # brings to light must cost that host alone.
+        host.log_styled("this host could not be planned, a defect of the deploy; report this:",
+                        fg="red", log_func=logger.error)  # fmt: skip
+        for line in traceback.format_exc().splitlines():
+            host.log(line, log_func=logger.error)
+        host_steps.drop(host)
+        return None
 
 
 def unusable_secrets(plan: HostPlan, fleet: Mapping[str, Any]) -> Iterator[Finding]:
@@ -112,6 +131,7 @@ def snapshot_request(
     if "gpu" in groups:
         engine = settings.engine.name
         units += [engine_plan.ENGINE_UNIT.format(name=engine), f"llm-golive@{engine}.service"]
+        files.append(drop_in_path(engine))
     if "gateway" in groups:
         units += [gateway_plan.GATEWAY_UNIT, "nginx.service"]
         files += [nginx.CONFIGURATION, nginx.STOCK_SITE]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import wanted
+from pyinfra_deploy.planning.placement import environment_of
 from pyinfra_deploy.planning.release import (
     digest_of_text,
     engine_configuration,
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyinfra_deploy.planning.artefacts import Artefacts
+    from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.planning.wanted import Environment
     from pyinfra_deploy.settings.schema import Settings
 
@@ -50,7 +52,9 @@ def plan_engine(
     artefacts: Artefacts,
     environments: Mapping[str, Any],
     uv: Environment,
+    placement: Placement | None = None,
 ) -> dict[str, Any]:
+    """placement: where the host's GPUs were read; an engine on the CPU has none."""
     assert settings.runtime is not None
     assert settings.model is not None
     runtime = wanted.runtime_environment(settings, artefacts.runtime_lock, f"{uv.path}/bin/uv")
@@ -74,7 +78,7 @@ def plan_engine(
     engine = (snapshot.get("engines") or {}).get(settings.engine.name) or {}
     unit = (snapshot.get("units") or {}).get(ENGINE_UNIT.format(name=settings.engine.name)) or {}
     serving = unit.get("active") == "active" and bool(engine.get("current"))
-    binding = environment_file({})
+    binding = environment_file(environment_of(placement, settings.runtime.vllm))
     live = (snapshot.get("sysctl") or {}).get("vm.max_map_count") or {}
     return {
         "map_count": _map_count(settings, live),
@@ -148,6 +152,7 @@ def _go_live_reason(
     started = engine.get("started") or {}
     if started.get("release") != identity:
         return f"release {started.get('release')} is still running"
-    if started.get("binding") not in (None, digest_of_text(binding)):
+    # An engine that was started before there was a binding has none, which is an empty one.
+    if (started.get("binding") or digest_of_text("")) != digest_of_text(binding):
         return "the host's binding has changed"
     return ""

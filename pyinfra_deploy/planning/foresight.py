@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, Any
 from pyinfra_deploy.planning import compatibility
 from pyinfra_deploy.planning.acceptance import accept
 from pyinfra_deploy.planning.config_fields import parse_json
-from pyinfra_deploy.planning.engine_choice import read_choice
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.hardware_findings import Demand, hardware_findings, uses_gpus
 from pyinfra_deploy.planning.model_config import read_model
+from pyinfra_deploy.planning.node_engines import node_engines, node_engines_finding
 from pyinfra_deploy.planning.parallelism import check_choice
+from pyinfra_deploy.planning.placement import place, placed_topology
 from pyinfra_deploy.planning.runtime_facts import locked_runtime
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Iterable, Mapping
 
-    from pyinfra_deploy.facts.hardware import Gpu, Hardware
+    from pyinfra_deploy.facts.hardware import Hardware
     from pyinfra_deploy.planning.memory import MemoryBudget
     from pyinfra_deploy.planning.model_shape import ModelShape
+    from pyinfra_deploy.planning.node_engines import NodeEngine
+    from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.settings.schema import Settings
 
 SEVERITIES = ("refuse", "warn", "note")
@@ -51,13 +54,19 @@ class KnownModel:
 
 @dataclass(frozen=True)
 class Foresight:
-    """One host: what it is, what the engine would find there, and what is to be said of it."""
+    """One host: what it is, what the engine would find there, and what is to be said of it.
+
+    placement: the engine's GPUs, None where it has none or cannot have them. engines: one for each
+    NUMA node, where the model fits on the GPUs of one.
+    """
 
     host: str
     hardware: Hardware
     shape: ModelShape | None
     budget: MemoryBudget | None
     findings: tuple[Finding, ...]
+    placement: Placement | None = None
+    engines: tuple[NodeEngine, ...] = ()
 
     @property
     def refused(self) -> tuple[Finding, ...]:
@@ -95,17 +104,24 @@ def foresee(
     demand = Demand(model.bytes, model.on_host)
     about_hardware = hardware_findings(hardware, settings, demand)
     findings += about_hardware
-    budget = None
-    gpus = _engine_gpus(hardware, settings)
+    budget, placement = None, None
+    engines: tuple[NodeEngine, ...] = ()
+    vllm = settings.runtime.vllm if settings.runtime else None
+    if uses_gpus(settings):
+        placement, about_placement = place(hardware, settings)
+        findings += about_placement
+    gpus = placement.gpus if placement is not None else hardware.gpus
     if shape is not None and gpus and uses_gpus(settings):
-        vllm = settings.runtime.vllm if settings.runtime else None
-        budget, about_memory = check_choice(
-            shape, gpus, settings.engine.args, vllm, hardware.topology, host
-        )
+        args, links = settings.engine.args, placed_topology(hardware, gpus)
+        budget, about_memory = check_choice(shape, gpus, args, vllm, links, host)
         findings += _without_consequences(about_memory, about_hardware)
+        if placement is not None and budget is not None:
+            engines = node_engines(hardware, placement, shape, args, vllm)
+        if engines and budget is not None:
+            findings.append(node_engines_finding(host, engines, budget.layout))
     accepted = accept(host, _distinct(findings), settings.accept_findings, today)
     ordered = sorted(accepted, key=lambda finding: SEVERITIES.index(finding.severity))
-    return Foresight(host, hardware, shape, budget, tuple(ordered))
+    return Foresight(host, hardware, shape, budget, tuple(ordered), placement, engines)
 
 
 def _shape(
@@ -152,12 +168,6 @@ def _facts(shape: ModelShape | None) -> compatibility.ModelFacts | None:
     )
 
 
-def _engine_gpus(hardware: Hardware, settings: Settings) -> tuple[Gpu, ...]:
-    """The GPUs that the engine would use: the first ones, as many as its layout wants."""
-    choice, _ = read_choice(settings.engine.args, hardware.host)
-    return hardware.gpus[: choice.layout.gpus] if choice else hardware.gpus
-
-
 def _without_consequences(
     about_memory: tuple[Finding, ...], about_hardware: tuple[Finding, ...]
 ) -> list[Finding]:
@@ -192,6 +202,7 @@ def as_document(foresight: Foresight) -> dict[str, Any]:
             "memory_total_bytes": hardware.memory_total_bytes,
         },
         "model": foresight.shape.label if foresight.shape else None,
+        "placement": _placement(foresight),
         "memory": None if budget is None else {
             "layout": str(budget.layout),
             "source": budget.source,
@@ -206,6 +217,25 @@ def as_document(foresight: Foresight) -> dict[str, Any]:
             {key: getattr(finding, key) for key in (
                 "id", "severity", "subject", "message", "evidence", "fix", "source")}
             for finding in foresight.findings
+        ],
+    }  # fmt: skip
+
+
+def _placement(foresight: Foresight) -> dict[str, Any] | None:
+    placement = foresight.placement
+    if placement is None:
+        return None
+    return {
+        "gpus": [gpu.index for gpu in placement.gpus],
+        "uuids": [gpu.uuid for gpu in placement.gpus],
+        "numa_nodes": list(placement.nodes),
+        "farthest_link_in_tensor_group": placement.link,
+        "bound_by": placement.bound_by,
+        "cpus": placement.cpus or None,
+        "why": placement.why,
+        "engine_per_node": [
+            {"numa_node": one.node, "gpus": [gpu.index for gpu in one.gpus], "cpus": one.cpus,
+             "layout": str(one.layout)} for one in foresight.engines
         ],
     }  # fmt: skip
 

@@ -232,9 +232,8 @@ def _models(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
             "GPUs",
             "the GPUs of this host are of different models: one engine over them goes at the pace "
             "and with the memory of the smallest, or does not start",
-            "use equal cards, or give the engine only equal ones (engine.env: "
-            '{CUDA_VISIBLE_DEVICES: "GPU-uuid,..."}), with a parallel size to match, and accept '
-            "this finding",
+            "use equal cards, or give the engine only equal ones (engine.gpus: [0, 1, ...]), with "
+            "a parallel size to match, and accept this finding",
             evidence=listed + (f"; wanted: {wanted}" if wanted else ""),
             source="vLLM splits each layer evenly over its GPUs",
         )

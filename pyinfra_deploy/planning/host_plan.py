@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra_deploy.planning import wanted
 from pyinfra_deploy.planning.engine_plan import plan_engine
 from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, plan_gateway
+from pyinfra_deploy.planning.placement import drop_in, drop_in_path
 from pyinfra_deploy.planning.preflight import preflight
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.artefacts import Artefacts
     from pyinfra_deploy.planning.engine_plan import Release
     from pyinfra_deploy.planning.finding import Finding
+    from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.planning.wanted import Environment, ManagedFile
     from pyinfra_deploy.settings.schema import Settings
 
@@ -32,6 +34,7 @@ class HostPlan:
     packages: tuple[str, ...] = ()
     program: bool = False
     files: tuple[ManagedFile, ...] = ()
+    remove: tuple[str, ...] = ()
     base: bool = False
     daemon_reload: bool = False
     map_count: int | None = None
@@ -71,6 +74,7 @@ class HostPlan:
         if self.base or self.files or self.daemon_reload:
             paths = ", ".join(file.path for file in self.files) or "users and directories"
             lines.append(f"write {paths}")
+        lines += [f"remove {path}" for path in self.remove]
         if self.map_count is not None:
             lines.append(f"raise vm.max_map_count to {self.map_count}")
         lines += [f"install {tool.label}" for tool in self.tools]
@@ -114,8 +118,14 @@ def plan_host(
     settings: Settings,
     snapshot: Mapping[str, Any],
     artefacts: Artefacts,
+    placement: Placement | None = None,
 ) -> HostPlan:
-    """Compare settings with a snapshot. Pure: the same input gives the same plan."""
+    """Compare settings with a snapshot. Pure: the same input gives the same plan.
+
+    placement: the engine's GPUs, where they were read. It counts only where it computes on them.
+    """
+    if settings.runtime is None or settings.runtime.device != "cuda":
+        placement = None
     findings = preflight(host, groups, settings, snapshot)
     if any(finding.severity == "refuse" for finding in findings):
         return HostPlan(host=host, groups=groups, settings=settings, findings=findings)
@@ -132,7 +142,8 @@ def plan_host(
             name for name in wanted.packages(groups, settings, snapshot) if not installed.get(name)
         ),
         "program": state.get("program_digest") != artefacts.program_digest,
-        "files": _changed_files(managed_files(groups, settings, artefacts), snapshot),
+        "files": _changed_files(managed_files(groups, settings, artefacts, placement), snapshot),
+        "remove": _stale_files(groups, settings, placement, snapshot),
         "base": _base_changes(groups, settings, snapshot),
         "daemon_reload": any(
             unit.get("need_reload") for unit in (snapshot.get("units") or {}).values()
@@ -144,7 +155,7 @@ def plan_host(
     uv = wanted.uv_environment(settings, artefacts.uv_lock, python)
     plan["tools"] = _missing_tools(groups, settings, artefacts, environments, uv, python)
     if "gpu" in groups:
-        plan |= plan_engine(settings, snapshot, artefacts, environments, uv)
+        plan |= plan_engine(settings, snapshot, artefacts, environments, uv, placement)
     if "gateway" in groups:
         plan |= plan_gateway(settings, snapshot, artefacts, environments, uv, python)
     result = HostPlan(**plan)
@@ -153,7 +164,10 @@ def plan_host(
 
 
 def managed_files(
-    groups: frozenset[str], settings: Settings, artefacts: Artefacts
+    groups: frozenset[str],
+    settings: Settings,
+    artefacts: Artefacts,
+    placement: Placement | None = None,
 ) -> tuple[ManagedFile, ...]:
     """The plain files that we own on a host (Nginx's are applied by their own step)."""
     root = settings.llm_root
@@ -167,9 +181,24 @@ def managed_files(
             artefacts.units[name]
             for name in ("llm-pull@.service", "llm-golive@.service", "llm-engine@.service")
         ]
+        bound = drop_in(settings.engine.name, placement)
+        files += [bound] if bound is not None else []
     if "gateway" in groups:
         files.append(artefacts.units[GATEWAY_UNIT])
     return tuple(files)
+
+
+def _stale_files(
+    groups: frozenset[str],
+    settings: Settings,
+    placement: Placement | None,
+    snapshot: Mapping[str, Any],
+) -> tuple[str, ...]:
+    """Files of ours that are there and are not wanted any more."""
+    path = drop_in_path(settings.engine.name)
+    wanted_here = "gpu" in groups and drop_in(settings.engine.name, placement) is not None
+    there = bool((snapshot.get("files") or {}).get(path))
+    return (path,) if there and not wanted_here else ()
 
 
 def _changed_files(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning.engine_choice import parse_version, read_choice
 from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.planning.gpu_order import LINK_DISTANCE
 from pyinfra_deploy.planning.layout import Layout
 from pyinfra_deploy.planning.layout_rules import layout_findings
 from pyinfra_deploy.planning.memory import (
@@ -33,17 +34,6 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.engine_choice import EngineChoice
     from pyinfra_deploy.planning.model_shape import ModelShape
 
-# From the nearest to the farthest: NVLink, one PCIe switch, several, the host bridge, another
-# bridge of the node, the link between sockets (nvidia-smi topo -m).
-_DISTANCE: dict[LinkClass, int] = {
-    "X": 0,
-    "NV": 0,
-    "PIX": 1,
-    "PXB": 2,
-    "PHB": 3,
-    "NODE": 4,
-    "SYS": 5,
-}
 _NAMES = {
     1: "within a PCIe switch",
     2: "across PCIe switches",
@@ -178,7 +168,7 @@ def farthest(layout: Layout, topology: Topology | None, gpus: int) -> int | None
 
 def _widest(links: tuple[tuple[LinkClass, ...], ...], group: range) -> int:
     return max(
-        (_DISTANCE[links[one][other]] for one in group for other in group if one != other),
+        (LINK_DISTANCE[links[one][other]] for one in group for other in group if one != other),
         default=0,
     )
 
@@ -285,7 +275,7 @@ def _draft(choice: EngineChoice, host: str) -> list[Finding]:
 
 def _crossing(layout: Layout, topology: Topology | None, gpus: int, host: str) -> list[Finding]:
     link = farthest(layout, topology, gpus)
-    if link is None or link < _DISTANCE["SYS"] or layout.tensor == 1:
+    if link is None or link < LINK_DISTANCE["SYS"] or layout.tensor == 1:
         return []
     return [
         Finding(

@@ -72,6 +72,9 @@ def packages(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, 
             wanted |= {f"python{version}-dev"} if cuda else set()
         # vLLM's CPU kernels are linked to it, and on CUDA hosts it binds workers to NUMA nodes.
         wanted |= {"libnuma1", *(COMPILER_PACKAGES if cuda else ())}
+        if cuda and settings.engine.args.get("numa-bind") is True:
+            # vLLM starts its workers through this program, and does not start without it.
+            wanted.add("numactl")
     if "gateway" in groups:
         wanted |= {"nginx", "openssl"}
     return sorted(wanted)
