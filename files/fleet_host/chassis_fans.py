@@ -156,7 +156,7 @@ def apply(_request: dict[str, Any]) -> dict[str, Any]:
         after = _proven(record, fields.whole(spec, "percent"), settle_seconds)
     except HostError as error:
         if isinstance(error, Declined) and fresh and not taken:
-            # A firmware that takes none of these commands: nothing has changed, nor could be undone.
+            # A firmware that takes none of these commands: there is nothing to undo.
             durable.remove_file(record_path())
         else:
             _undo(record, error)
