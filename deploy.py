@@ -6,7 +6,7 @@ Every host is read once and planned; a host that would fail is refused before an
 it. Then each step brings what its host lacks, and a second run changes nothing.
 """
 
-from pyinfra_deploy.deploys import (
+from pyinfra_deploy.deploys.steps import (
     engine,
     finish,
     gateway,

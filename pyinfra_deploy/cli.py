@@ -12,28 +12,32 @@ from pyinfra_deploy.settings.problems import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A module with `register(commands)`, which adds its subcommand and sets the default `run`, a
-# function of the parsed arguments that returns the exit code.
-COMMANDS = (
-    "pyinfra_deploy.settings.commands",
-    "pyinfra_deploy.keys.commands",
-    "pyinfra_deploy.facts_commands",
-    "pyinfra_deploy.plan_commands",
-    "pyinfra_deploy.findings_commands",
-)
+# A module with `register(commands)`, which adds its subcommands and sets the default `run`, a
+# function of the parsed arguments that returns the exit code; and the names of its subcommands.
+COMMANDS = {
+    "pyinfra_deploy.settings.commands": ("settings",),
+    "pyinfra_deploy.keys.commands": ("keys", "ca"),
+    "pyinfra_deploy.facts_commands": ("facts",),
+    "pyinfra_deploy.plan_commands": ("plan",),
+    "pyinfra_deploy.findings_commands": ("findings",),
+}
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(command: str = "") -> argparse.ArgumentParser:
+    """The parser of `command`, so that the modules of others are not loaded; of all for any other
+    word, such as --help."""
     parser = argparse.ArgumentParser(prog="fleet", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in COMMANDS:
+    asked = [module for module, names in COMMANDS.items() if command in names]
+    for module in asked or COMMANDS:
         importlib.import_module(module).register(commands)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong usage."""
-    parsed = build_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    parsed = build_parser(words[0] if words else "").parse_args(words)
     try:
         code: int = parsed.run(parsed)
     except SettingsError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pyinfra_deploy.facts import (
     apt_packages,
@@ -63,10 +64,16 @@ class _Outputs:
         if text is None:
             return None
         try:
-            return parse(text)
+            return cast("Parsed", _parsed(parse, text))
         except UnreadableOutput as error:
             self.note(name, str(error))
             return None
+
+
+@lru_cache(maxsize=2048)
+def _parsed(parse: Callable[[str], object], text: str) -> object:
+    """Of equal hosts many outputs are the same: packages, CPUs, the topology."""
+    return parse(text)
 
 
 def assemble(

@@ -76,7 +76,7 @@ def read_directory(directory: Path) -> dict[str, RawOutput]:
     except OSError as error:
         raise UnreadableOutput(f"{directory} cannot be read: {error.strerror}") from error
     found = {
-        name: _read(directory, name)
+        name: _read(directory, name, names)
         for name in (*NAMES, SNAPSHOT)
         if names & {name, f"{name}.exit", f"{name}.stderr"}
     }
@@ -101,9 +101,11 @@ def hosts_of(directory: Path) -> tuple[str, ...]:
         raise UnreadableOutput(f"{directory} cannot be read: {error.strerror}") from error
 
 
-def _read(directory: Path, name: str) -> RawOutput:
+def _read(directory: Path, name: str, present: set[str]) -> RawOutput:
     texts, problem = {}, ""
     for suffix in ("", ".exit", ".stderr"):
+        if f"{name}{suffix}" not in present:
+            continue
         path = directory / f"{name}{suffix}"
         try:
             if path.stat().st_size > MOST_BYTES:

@@ -5,7 +5,8 @@ One function, used by `fleet plan` and by the deploy alike, so that both refuse 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import compatibility
@@ -37,7 +38,8 @@ SEVERITIES = ("refuse", "warn", "note")
 class KnownModel:
     """What is known of the model before it is pulled: parsed JSON, or the text where it is none.
 
-    listing: path -> bytes. problem: why something is missing. on_host: it is pulled already.
+    listing: path -> bytes. problem: why something is missing. One object serves all hosts of a
+    model, so that its index of a hundred thousand tensors is gone through once.
     """
 
     config: object = None
@@ -45,11 +47,23 @@ class KnownModel:
     listing: Mapping[str, int] | None = None
     problem: str = ""
     source: str = ""
-    on_host: bool = False
 
-    @property
+    @cached_property
     def bytes(self) -> int | None:
         return sum(self.listing.values()) if self.listing else None
+
+    @cached_property
+    def read(self) -> tuple[ModelShape | None, tuple[Finding, ...]]:
+        """The model's shape, and what is to be said of its documents, without a host's name."""
+        config = self.config
+        if isinstance(config, str):
+            config, problems = parse_json(config, "config.json", "")
+            if config is None:
+                return None, tuple(problems)
+        if config is None:
+            return None, ()
+        found = read_model(config, self.index, self.listing, "")
+        return found.shape, tuple(found.findings)
 
 
 @dataclass(frozen=True)
@@ -94,14 +108,16 @@ def foresee(
     lock_text: str,
     today: datetime.date,
     more: Iterable[Finding] = (),
+    model_on_host: bool = False,
 ) -> Foresight:
-    """Judge one engine host. `more`: findings of other checks, to be accepted and sorted alike."""
+    """Judge one engine host. `more`: findings of other checks, to be accepted and sorted alike.
+    model_on_host: it is pulled already, so that it needs no room on the disk."""
     findings: list[Finding] = list(more)
     shape, about_model = _shape(host, settings, model)
     findings += about_model
     facts = _facts(shape)
     findings += compatibility.check(hardware, settings, facts, locked_runtime(lock_text))
-    demand = Demand(model.bytes, model.on_host)
+    demand = Demand(model.bytes, model_on_host)
     about_hardware = hardware_findings(hardware, settings, demand)
     findings += about_hardware
     budget, placement = None, None
@@ -143,15 +159,8 @@ def _shape(
                 evidence=model.problem,
             )
         )
-    if model.config is None:
-        return None, findings
-    config = model.config
-    if isinstance(config, str):
-        config, problems = parse_json(config, "config.json", host)
-        if config is None:
-            return None, [*findings, *problems]
-    read = read_model(config, model.index, model.listing, host)
-    return read.shape, [*findings, *read.findings]
+    shape, about_documents = model.read
+    return shape, [*findings, *(replace(finding, host=host) for finding in about_documents)]
 
 
 def _facts(shape: ModelShape | None) -> compatibility.ModelFacts | None:

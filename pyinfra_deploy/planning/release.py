@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -53,7 +54,15 @@ def engine_configuration(
             settings[key] = json.dumps(value, sort_keys=True)
         else:
             settings[key] = value
-    return yaml.safe_dump(settings, sort_keys=True, default_flow_style=False, allow_unicode=True)
+    return _yaml_of(json.dumps(settings))
+
+
+@cache
+def _yaml_of(settings: str) -> str:
+    """JSON to YAML; once for all hosts with the same settings, since PyYAML takes milliseconds."""
+    return yaml.safe_dump(
+        json.loads(settings), sort_keys=True, default_flow_style=False, allow_unicode=True
+    )
 
 
 def environment_file(variables: Mapping[str, str]) -> str:

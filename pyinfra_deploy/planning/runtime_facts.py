@@ -37,6 +37,7 @@ class LockedRuntime:
     on_cpu: bool = False
 
 
+@lru_cache(maxsize=64)
 def locked_runtime(lock_text: str) -> LockedRuntime:
     """Reads the pins of a requirements lock (uv or pip-compile). Never raises; what it does not
     find is None."""

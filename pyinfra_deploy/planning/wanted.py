@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning.preflight import GIB, RUNTIME_FREE_BYTES, SUPPORTED
@@ -52,6 +53,7 @@ class Environment:
     job: Mapping[str, Any]
 
 
+@cache
 def requirements(lock: str) -> str:
     """A lock's requirements without comments, which are for people: changing one must neither
     rebuild nor restart anything."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 import importlib
 import sys
 
-BENCHES = {"converge": "tests.bench.converge", "kv": "tests.bench.kv_estimate"}
+BENCHES = {
+    "converge": "tests.bench.converge",
+    "kv": "tests.bench.kv_estimate",
+    "plan": "tests.bench.plan_hundred",
+}
 
 
 def main(arguments: list[str]) -> int:
