@@ -171,7 +171,13 @@ def _changes(
     data = {"name": fleet.name, "directory": str(fleet.directory), "root": str(fleet.root)}
     artefacts = artefacts_for(data, host.settings)
     plan = host_plan.plan_host(
-        host.name, host.groups, host.settings, snapshot, artefacts, foresight.placement
+        host.name,
+        host.groups,
+        host.settings,
+        snapshot,
+        artefacts,
+        foresight.placement,
+        foresight.hardware,
     )
     return plan.reasons()
 

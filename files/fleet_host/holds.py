@@ -16,8 +16,8 @@ from .errors import HostError
 if TYPE_CHECKING:
     from pathlib import Path
 
-# As long as the deploy waits for apt: unattended-upgrades may be at work.
-LOCK_SECONDS = 600.0
+# unattended-upgrades may be at work.
+LOCK_SECONDS = 300.0
 LOCK_PAUSE_SECONDS = 2.0
 CALL_SECONDS = 60.0
 

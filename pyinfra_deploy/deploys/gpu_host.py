@@ -14,9 +14,15 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.host_plan import HostPlan
 
 
+# apt-mark waits some minutes for dpkg's lock; the chassis' fans take one to prove themselves. Less
+# than what the lease lasts.
+CARE_SECONDS = 870
+
+
 @deploy("Host")
 def gpu_host(plan: HostPlan) -> None:
-    """Packages, service users, directories, units, and vm.max_map_count (raised only)."""
+    """Packages, service users, directories, units, vm.max_map_count (raised only), and what the
+    settings ask for fans and the driver."""
     root = plan.settings.llm_root
     packages = [name for name in plan.packages if name != "python3"]
     if packages:
@@ -61,4 +67,13 @@ def gpu_host(plan: HostPlan) -> None:
             command="kernel raise-map-count",
             spec={"minimum": plan.map_count},
             llm_root=root,
+        )
+    if plan.care.reasons():
+        host_steps.call_program(
+            name="Care for fans and driver",
+            step="fans and driver",
+            command="host care",
+            spec=plan.care.request(),
+            llm_root=root,
+            timeout_seconds=CARE_SECONDS,
         )

@@ -14,7 +14,14 @@ from pyinfra_deploy.deploys.judgement import judge
 from pyinfra_deploy.facts.snapshot import read_snapshot
 from pyinfra_deploy.operations import host_steps, packing
 from pyinfra_deploy.operations.program import report_refusal, sudo_refused
-from pyinfra_deploy.planning import engine_plan, gateway_plan, host_plan, nginx, wanted
+from pyinfra_deploy.planning import (
+    engine_plan,
+    gateway_plan,
+    host_care,
+    host_plan,
+    nginx,
+    wanted,
+)
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.placement import drop_in_path
 from pyinfra_deploy.settings import SettingsError
@@ -23,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyinfra_deploy.planning.artefacts import Artefacts
+    from pyinfra_deploy.planning.foresight import Foresight
     from pyinfra_deploy.planning.host_plan import HostPlan
-    from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.settings.schema import Settings
 
 # Two runs on a bare host, or unattended-upgrades, may hold dpkg's lock: wait for it (apt.conf(5)).
@@ -56,8 +63,8 @@ def plan_this_host() -> HostPlan | None:
         if foresight is None:
             return None
         refusals, findings = foresight.refused, (*findings, *foresight.findings)
-        if not refusals and foresight.placement is not None:
-            plan = _planned(settings, groups, snapshot, artefacts, foresight.placement)
+        if not refusals:
+            plan = _planned(settings, groups, snapshot, artefacts, foresight)
             if plan is None:
                 return None
     if refusals:
@@ -77,11 +84,12 @@ def _planned(
     groups: frozenset[str],
     snapshot: Mapping[str, Any],
     artefacts: Artefacts,
-    placement: Placement | None = None,
+    foresight: Foresight | None = None,
 ) -> HostPlan | None:
     """The plan; None, with the host dropped, when making it fails."""
+    seen = (foresight.placement, foresight.hardware) if foresight else (None, None)
     try:
-        return host_plan.plan_host(host.name, groups, settings, snapshot, artefacts, placement)
+        return host_plan.plan_host(host.name, groups, settings, snapshot, artefacts, *seen)
     except Exception:
         # pyinfra stops the run of all hosts for an exception here; a defect that one host's state
         # brings to light must cost that host alone.
@@ -131,7 +139,8 @@ def snapshot_request(
     if "gpu" in groups:
         engine = settings.engine.name
         units += [engine_plan.ENGINE_UNIT.format(name=engine), f"llm-golive@{engine}.service"]
-        files.append(drop_in_path(engine))
+        units += host_care.UNITS
+        files += [drop_in_path(engine), *host_care.files_to_read()]
     if "gateway" in groups:
         units += [gateway_plan.GATEWAY_UNIT, "nginx.service"]
         files += [nginx.CONFIGURATION, nginx.STOCK_SITE]

@@ -112,13 +112,16 @@ def give_lease_back() -> Commands:
 
 
 @operation()
-def call_program(step: str, command: str, spec: Mapping[str, Any], llm_root: str) -> Commands:
+def call_program(
+    step: str, command: str, spec: Mapping[str, Any], llm_root: str, timeout_seconds: int = 300
+) -> Commands:
     """Run one command of the host program; its refusal fails this host alone.
 
     + step: what to call it in an error
     + command: the host program's command
     + spec: its JSON input, which is in no argv and no log
     + llm_root: where the program is
+    + timeout_seconds: how long it may take
 
     **Example:**
 
@@ -130,7 +133,9 @@ def call_program(step: str, command: str, spec: Mapping[str, Any], llm_root: str
         )
     """
     yield on_host(
-        lambda state, host: answer_of(state, host, step, command, spec, llm_root) is not None
+        lambda state, host: (
+            answer_of(state, host, step, command, spec, llm_root, timeout_seconds) is not None
+        )
     )
 
 

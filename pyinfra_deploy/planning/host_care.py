@@ -29,6 +29,8 @@ FANS, CHASSIS, PERSISTENCE = (
     "llm-persistence.service",
 )
 COOLING_UNITS = (FANS, CHASSIS)
+# Units whose state the plan looks at in the snapshot.
+UNITS = (FANS, CHASSIS, "nvidia-persistenced.service")
 CONFIGURATIONS = {FANS: "/etc/llm/fans.json", CHASSIS: "/etc/llm/chassis-fans.json"}
 # After Debian's and Ubuntu's 50unattended-upgrades, whose list it adds to (apt.conf(5)).
 HOLD_FILE = "/etc/apt/apt.conf.d/52llm-driver-hold"
@@ -74,6 +76,9 @@ class Care:
             "release": list(self.release),
             "persistence": self.persistence,
         }
+
+
+NO_CARE = Care()
 
 
 def _some(names: tuple[str, ...]) -> str:

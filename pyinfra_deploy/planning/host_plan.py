@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from pyinfra_deploy.planning import wanted
 from pyinfra_deploy.planning.engine_plan import plan_engine
 from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, plan_gateway
+from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
 from pyinfra_deploy.planning.placement import drop_in, drop_in_path
 from pyinfra_deploy.planning.preflight import preflight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyinfra_deploy.facts.hardware import Hardware
     from pyinfra_deploy.planning.artefacts import Artefacts
     from pyinfra_deploy.planning.engine_plan import Release
     from pyinfra_deploy.planning.finding import Finding
@@ -38,6 +40,7 @@ class HostPlan:
     base: bool = False
     daemon_reload: bool = False
     map_count: int | None = None
+    care: Care = NO_CARE
     tools: tuple[Environment, ...] = ()
     runtime: Environment | None = None
     pull: Mapping[str, Any] | None = None
@@ -77,6 +80,7 @@ class HostPlan:
         lines += [f"remove {path}" for path in self.remove]
         if self.map_count is not None:
             lines.append(f"raise vm.max_map_count to {self.map_count}")
+        lines += self.care.reasons()
         lines += [f"install {tool.label}" for tool in self.tools]
         if self.runtime is not None:
             lines.append(f"install {self.runtime.label} as {self.runtime.name}")
@@ -119,10 +123,12 @@ def plan_host(
     snapshot: Mapping[str, Any],
     artefacts: Artefacts,
     placement: Placement | None = None,
+    hardware: Hardware | None = None,
 ) -> HostPlan:
     """Compare settings with a snapshot. Pure: the same input gives the same plan.
 
     placement: the engine's GPUs, where they were read. It counts only where it computes on them.
+    hardware: as read; without it nothing is decided about fans and the driver.
     """
     if settings.runtime is None or settings.runtime.device != "cuda":
         placement = None
@@ -156,6 +162,9 @@ def plan_host(
     plan["tools"] = _missing_tools(groups, settings, artefacts, environments, uv, python)
     if "gpu" in groups:
         plan |= plan_engine(settings, snapshot, artefacts, environments, uv, placement)
+        if hardware is not None:
+            care = plan_care(settings, snapshot, hardware, artefacts.units)
+            plan |= {"care": care, "files": plan["files"] + care.files}
     if "gateway" in groups:
         plan |= plan_gateway(settings, snapshot, artefacts, environments, uv, python)
     result = HostPlan(**plan)

@@ -77,6 +77,8 @@ def packages(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, 
         if cuda and settings.engine.args.get("numa-bind") is True:
             # vLLM starts its workers through this program, and does not start without it.
             wanted.add("numactl")
+    if "gpu" in groups and settings.gpu_cooling == "bmc":
+        wanted.add("ipmitool")
     if "gateway" in groups:
         wanted |= {"nginx", "openssl"}
     return sorted(wanted)
