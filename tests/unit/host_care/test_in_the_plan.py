@@ -1,4 +1,4 @@
-"""The host's plan with its hardware: what is cared for stands in it, a converged host has nothing."""
+"""The plan of a host with its hardware: what is cared for stands in it, if it is lacking."""
 
 from __future__ import annotations
 
