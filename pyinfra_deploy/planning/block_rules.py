@@ -5,24 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
-
+from pyinfra_deploy.planning import tables
 from pyinfra_deploy.planning.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from packaging.version import Version
+
     from pyinfra_deploy.planning.layout import Layout
     from pyinfra_deploy.planning.model_shape import ModelShape
 
-# Experts: refused up to 0.26 (read in 0.8.5.post1 and 0.26.0); 0.33.0 cuts the scales finer where
-# a block of at least 32 divides everything. Between the two nobody looked.
-REFUSED_BEFORE = Version("0.27")
-REFINED_FROM = Version("0.33.0")
+# vLLM 0.33.0's refine_fp8_moe_block_shape: the smallest block into which it cuts the scales.
 _LEAST_REFINED = 32
-_EXPERTS_SOURCE = (
-    "vllm-project/vllm#17569; vLLM 0.26.0 fp8.py raises, 0.33.0 refine_fp8_moe_block_shape refines"
-)
 _LINEAR_SOURCE = "vLLM: validate_fp8_block_shape (0.8.5 to 0.33.0)"
 _GROUP_SOURCE = "vLLM: marlin_utils.py verify_marlin_supports_shape, awq.py create_weights"
 _GROUPED = frozenset({"gptq", "awq", "compressed-tensors", "auto-round"})
@@ -72,7 +67,9 @@ def _experts(
         f"moe_intermediate_size {whole} / {layout.expert_ranks} = {width}, "
         f"weight_block_size [{block_n}, {block_k}]"
     )
-    if version is not None and version >= REFINED_FROM and serialized and refined >= _LEAST_REFINED:
+    known = tables.vllm_versions().fp8_block_cut
+    works = version is not None and version >= known.works_from
+    if works and serialized and refined >= _LEAST_REFINED:
         return Finding(
             "parallel.fp8-blocks-refined",
             "note",
@@ -82,20 +79,22 @@ def _experts(
             "kernels compute.",
             f"compare its speed with whole blocks: {fix}",
             evidence,
-            _EXPERTS_SOURCE,
+            known.source,
         )
-    if version is None or REFUSED_BEFORE <= version < REFINED_FROM:
-        known = "without a version" if version is None else f"for vLLM {version}"
+    # A later patch of the last minor version that was seen to refuse is taken to refuse too.
+    refused = version is not None and version.release[:2] <= known.refused_through.release[:2]
+    if version is None or not (refused or works):
+        which = "without a version" if version is None else f"for vLLM {version}"
         return Finding(
             "parallel.fp8-blocks-unknown",
             "warn",
             host,
             str(layout),
-            f"{cut}. vLLM refuses that up to 0.26 and accepts some of it in 0.33; {known} it is "
-            "not known.",
+            f"{cut}. vLLM refuses that up to {known.refused_through} and takes it from "
+            f"{known.works_from}; {which} it is not known ({known.doubt}).",
             fix,
             evidence,
-            _EXPERTS_SOURCE,
+            known.source,
         )
     return Finding(
         "parallel.fp8-blocks",
@@ -106,7 +105,7 @@ def _experts(
         f"not divisible by weight quantization block_n = {block_n}'.",
         fix,
         evidence,
-        _EXPERTS_SOURCE,
+        known.source,
     )
 
 

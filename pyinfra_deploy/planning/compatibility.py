@@ -7,7 +7,7 @@ two known ones is judged by both, and where they differ it is a warning, never a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pyinfra_deploy.planning import tables
 from pyinfra_deploy.planning.compatibility_arguments import argument_findings
@@ -37,8 +37,7 @@ class ModelFacts:
 
     quant_method: as written there (fp8, awq, gptq, compressed-tensors, mxfp4, ...). quant_bits and
     quant_is_float: of a weight, where the method leaves it open (compressed-tensors). weight_block:
-    (block_n, block_k) of block-wise FP8. dtype: bfloat16, float16, ... cuts_blocks: this layout
-    cuts a layer into pieces that are no multiple of weight_block (arithmetic of the layout).
+    (block_n, block_k) of block-wise FP8. dtype: bfloat16, float16, ...
     """
 
     architecture: str | None = None
@@ -48,7 +47,6 @@ class ModelFacts:
     quant_is_float: bool | None = None
     weight_block: tuple[int, int] | None = None
     dtype: str | None = None
-    cuts_blocks: bool = False
 
 
 def check(
@@ -81,7 +79,6 @@ def _findings(
     if model is not None:
         found = tuple(_architecture(hardware.host, model, vllm))
         yield from found
-        yield from _fp8_blocks(hardware.host, model, vllm)
         # A vLLM that cannot serve the model at all does not need to be told what else it lacks.
         too_old = any(finding.severity == "refuse" for finding in found)
     yield from precision_findings(hardware, settings, model, vllm, judge_gpus=not too_old)
@@ -223,32 +220,4 @@ def _too_old(
         f"write runtime.vllm: {first} or newer, with a lock of that version (locks/README.md)",
         evidence=f"runtime.vllm: {vllm}; {evidence}",
         source=source,
-    )
-
-
-def fp8_block_cut(vllm: Version) -> Literal["refused", "unknown", "works"]:
-    """Whether this version loads FP8 experts that the layout cuts across their blocks."""
-    row = tables.vllm_versions().fp8_block_cut
-    if vllm <= row.refused_through:
-        return "refused"
-    return "works" if vllm >= row.works_from else "unknown"
-
-
-def _fp8_blocks(host: str, model: ModelFacts, vllm: Version) -> Iterator[Finding]:
-    """Only the versions of which nobody knows: the refusal itself is the layout's to make."""
-    if not model.cuts_blocks or fp8_block_cut(vllm) != "unknown":
-        return
-    row = tables.vllm_versions().fp8_block_cut
-    yield Finding(
-        "compat.fp8-blocks-unknown",
-        "warn",
-        host,
-        "engine.args.tensor-parallel-size",
-        f"this tensor parallel size cuts FP8 blocks of {model.weight_block}. vLLM refused that up "
-        f"to {row.refused_through} and takes it from {row.works_from}; of {vllm} it is not known "
-        f"({row.doubt})",
-        "add enable-expert-parallel: true, or use a smaller tensor-parallel-size with "
-        "pipeline-parallel-size, or a known version",
-        evidence=f"vLLM {vllm}, weight_block_size {model.weight_block}",
-        source=row.source,
     )

@@ -172,6 +172,7 @@ def _facts(shape: ModelShape | None) -> compatibility.ModelFacts | None:
         model_type=shape.model_type,
         quant_method=quantization.method if quantization else None,
         quant_bits=quantization.bits if quantization else None,
+        quant_is_float=quantization.floating if quantization else None,
         weight_block=quantization.block if quantization else None,
         dtype=shape.dtype,
     )

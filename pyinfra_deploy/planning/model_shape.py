@@ -25,7 +25,8 @@ class Quantization:
     weight. block: (block_n, block_k) of block-wise FP8. group_size: weights per scale of GPTQ, AWQ
     and their like; None means per channel. kv_cache_fp8: the checkpoint asks for an FP8 KV cache,
     which kv-cache-dtype auto follows. experts_only: only the experts are quantised (MXFP4).
-    expert_bits: of the experts' weights, where they differ from the rest (DeepSeek 4).
+    expert_bits: of the experts' weights, where they differ from the rest (DeepSeek 4). floating:
+    FP8 or FP4 rather than integers, where the method leaves that open and the configuration says.
     """
 
     method: str
@@ -36,6 +37,7 @@ class Quantization:
     kv_cache_fp8: bool = False
     experts_only: bool = False
     expert_bits: float | None = None
+    floating: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,17 @@ def _compressed(fields: Fields) -> Quantization:
     """llm-compressor's format: groups of layers, each with its scheme; the first one counts."""
     bits, block, group = fields.number("bits") or 16.0, None, None
     scheme = fields.text("activation_scheme")
+    floating: bool | None = None
     groups = fields.inside("config_groups")
     for name in groups.values if groups is not None else ():
         one = groups.inside(name) if groups is not None else None
         weights = one.inside("weights") if one is not None else None
         if weights is None:
             continue
-        bits = weights.number("num_bits") or bits
+        said = weights.number("num_bits")
+        kind = weights.text("type")
+        bits = said or bits
+        floating = kind == "float" if said and kind is not None else None
         group = _group(weights)
         block = _block(weights, "block_structure")
         inputs = one.inside("input_activations") if one is not None else None
@@ -81,6 +85,7 @@ def _compressed(fields: Fields) -> Quantization:
         group_size=group,
         activation_scheme=scheme,
         kv_cache_fp8=cache is not None and cache.number("num_bits") == 8,
+        floating=floating,
     )
 
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from pyinfra_deploy.facts.hardware import DriverFailure, Gpu, Hardware
 from pyinfra_deploy.planning import tables
-from pyinfra_deploy.planning.compatibility import ModelFacts, check, fp8_block_cut
+from pyinfra_deploy.planning.compatibility import ModelFacts, check
 from pyinfra_deploy.planning.runtime_facts import LockedRuntime, known_version, locked_runtime
 from tests.unit.planning_compat.hosts import ARGS, QWEN3_BF16, QWEN3_FP8, host, ids, settings
 
@@ -77,25 +77,6 @@ def test_an_architecture_that_is_gone_or_unknown() -> None:
     new = of("0.33.0", ModelFacts("Qwen9ForCausalLM", "qwen9"))
     assert "compat.architecture-unknown" in ids(new, "warn")
     assert "compat.architecture-unknown" in ids(of("0.33.0", ModelFacts()), "warn")
-
-
-@pytest.mark.parametrize(
-    ("vllm", "answer"),
-    [
-        ("0.8.5", "refused"),
-        ("0.26.0", "refused"),
-        ("0.27.0", "unknown"),
-        ("0.28.0", "unknown"),
-        ("0.32.0", "unknown"),
-        ("0.33.0", "works"),
-        ("0.40.0", "works"),
-    ],
-)
-def test_fp8_blocks_cut_by_tensor_parallelism(vllm: str, answer: str) -> None:
-    assert fp8_block_cut(Version(vllm)) == answer
-    found = of(vllm, replace(QWEN3_FP8, cuts_blocks=True), python="3.12")
-    assert ("compat.fp8-blocks-unknown" in ids(found, "warn")) == (answer == "unknown")
-    assert "compat.fp8-blocks-unknown" not in ids(of(vllm, QWEN3_FP8))
 
 
 # ---- Python and unknown versions -----------------------------------------------------------------
