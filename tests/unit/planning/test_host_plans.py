@@ -16,6 +16,7 @@ $new_release, $new_runtime, ... for those of the case's settings.
 from __future__ import annotations
 
 import json
+from functools import cache
 from string import Template
 from typing import Any
 
@@ -34,6 +35,15 @@ def cases() -> list[Any]:
     return found
 
 
+@cache
+def starts() -> tuple[dict[str, Any], dict[str, str]]:
+    """The snapshots that cases begin with, and the names that the start's settings yield."""
+    settings = worlds.settings_with()
+    artefacts = worlds.artefacts_with(settings)
+    found = {"converged": worlds.converged(settings, artefacts), "untouched": worlds.untouched()}
+    return found, names(settings, artefacts)
+
+
 def names(settings: Any, artefacts: Any, prefix: str = "") -> dict[str, str]:
     made = worlds.environments(settings, artefacts)
     known = {f"{prefix}{what}": environment.name for what, environment in made.items()}
@@ -44,19 +54,14 @@ def names(settings: Any, artefacts: Any, prefix: str = "") -> dict[str, str]:
 def test_case(case: dict[str, Any]) -> None:
     assert set(case) <= {"start", "groups", "settings", "snapshot", "artefacts", "reasons",
                          "refused", "changes", "serving", "verified_at_go_live"}  # fmt: skip
-    before = worlds.settings_with()
-    known = names(before, worlds.artefacts_with(before))
+    snapshots, before = starts()
     settings = worlds.settings_with(case.get("settings"))
     artefacts = worlds.artefacts_with(settings, **case.get("artefacts", {}))
-    if settings.runtime is not None and settings.model is not None:
-        known |= names(settings, artefacts, "new_")
-    start = (
-        worlds.converged(before, worlds.artefacts_with(before))
-        if case["start"] == "converged"
-        else worlds.untouched()
-    )
+    known = before
+    if {"settings", "artefacts"} & set(case):
+        known = before | names(settings, artefacts, "new_")
     text = Template(json.dumps(case.get("snapshot", {}))).substitute(known)
-    snapshot = worlds.merged(start, json.loads(text))
+    snapshot = worlds.merged(snapshots[case["start"]], json.loads(text))
     groups = frozenset({*case.get("groups", ("gpu", "gateway")), "prod"})
     plan = host_plan.plan_host(worlds.HOST, groups, settings, snapshot, artefacts)
 

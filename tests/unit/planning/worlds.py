@@ -6,7 +6,6 @@ thing a role needs: an untouched Debian host, and the same host after a whole de
 
 from __future__ import annotations
 
-import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,15 +38,15 @@ SETTINGS: dict[str, Any] = {
 
 
 def merged(base: Any, change: Any) -> Any:
-    """`base` with the leaves of `change`; a mapping {"=": value} replaces instead of merging."""
+    """`base` with the leaves of `change`; a mapping {"=": value} replaces instead of merging.
+
+    What is not changed is shared, so neither is to be changed afterwards.
+    """
     if isinstance(change, dict) and set(change) == {"="}:
-        return copy.deepcopy(change["="])
+        return change["="]
     if not isinstance(base, dict) or not isinstance(change, dict):
-        return copy.deepcopy(change)
-    return {
-        **copy.deepcopy(base),
-        **{key: merged(base.get(key), value) for key, value in change.items()},
-    }
+        return change
+    return {**base, **{key: merged(base.get(key), value) for key, value in change.items()}}
 
 
 def settings_with(change: dict[str, Any] | None = None) -> Settings:
