@@ -114,7 +114,9 @@ class Checkout:
                 "ansible_ssh_common_args": ssh_arguments(layout),
             },
         }
-        roles = {role: {"hosts": {name: {} for name in names}} for role in ("gpu", "gateway")}
+        roles: dict[str, Any] = {
+            role: {"hosts": {name: {} for name in names}} for role in ("gpu", "gateway")
+        }
         children = {NAME: group, **roles}
         hosts_file = {"all": {"children": children}}
         (self.inventory / "hosts.yml").write_text(yaml.safe_dump(hosts_file, sort_keys=False))

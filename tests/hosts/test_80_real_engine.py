@@ -30,6 +30,8 @@ from tests.hosts.service import Service
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from openai.types.chat import ChatCompletionMessageParam
+
     from pyinfra_deploy.settings import Fleet
     from tests.hosts.real_deploy import RealDeploy
 
@@ -122,7 +124,9 @@ def test_ansible_reads_the_same_hosts_and_variables(fleet: Fleet) -> None:
 def test_official_client_chats_and_streams(service: Service) -> None:
     with official_client(service, service.key) as client:
         assert [model.id for model in client.models.list().data] == [service.model]
-        question = [{"role": "user", "content": "Say hello to the operator."}]
+        question: list[ChatCompletionMessageParam] = [
+            {"role": "user", "content": "Say hello to the operator."}
+        ]
         whole = client.chat.completions.create(
             model=service.model, messages=question, max_tokens=16
         )

@@ -118,7 +118,7 @@ def test_an_empty_host_is_unread_and_no_crash() -> None:
     of_packages = {raw.HOLDS, raw.APT_CONFIG, raw.APT_POLICY}
     assert {name for name, _ in found.unread} == set(raw.NAMES) - of_packages
     assert found.gpus == ()
-    assert found.iommu_enabled is found.bmc_present is found.pci_gpus is None
+    assert (found.iommu_enabled, found.bmc_present, found.pci_gpus) == (None, None, None)
 
 
 def test_the_query_stands_in_for_the_xml() -> None:

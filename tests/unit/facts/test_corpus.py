@@ -74,8 +74,10 @@ def test_xml(path: Path) -> None:
     assert differs == any("are described" in why for _, why in report.doubts)
     assert [gpu.name for gpu in report.gpus] == texts("product_name", text)
     assert [gpu.uuid for gpu in report.gpus] == texts("uuid", text)
-    assert [report.driver_version] == (texts("driver_version", text) or [None])
-    assert [report.cuda_version] == (texts("cuda_version", text) or [None])
+    assert texts("driver_version", text) == [
+        one for one in [report.driver_version] if one is not None
+    ]
+    assert texts("cuda_version", text) == [one for one in [report.cuda_version] if one is not None]
     for gpu, xml in zip(report.gpus, without_clocks(text).split("<gpu id=")[1:], strict=True):
         memory = re.search(r"<fb_memory_usage>.*?<total>(\d+) MiB", xml, re.DOTALL)
         assert gpu.memory_total_mib == (int(memory.group(1)) if memory else None)
@@ -116,7 +118,7 @@ def test_topology(path: Path) -> None:
     of_gpus = ["\t".join(line.split("\t")[1 : count + 1]) for line in lines]
     for name in ("PIX", "PXB", "PHB", "NODE", "SYS"):
         plain = sum(cells.count(name) for cells in of_gpus)
-        assert plain == sum(row.count(name) for row in found.links)  # type: ignore[arg-type]
+        assert plain == sum(row.count(name) for row in found.links)
     assert sum(len(re.findall(r"NV\d+", cells)) for cells in of_gpus) == sum(
         row.count("NV") for row in found.links
     )

@@ -92,7 +92,7 @@ def test_gpus_on_the_bus_whatever_the_driver_says() -> None:
         ("0000:18:00.0", "nouveau", 1), ("0000:3b:00.0", None, None),
     ]  # fmt: skip
     assert (gpus[1].link_width, gpus[1].link_width_max) == (None, 16)
-    assert bridges == {"0000:3a:00.0"}
+    assert bridges == frozenset({"0000:3a:00.0"})
     assert pci.parse_pci_gpus("") == ((), None)
     assert pci.parse_pci_gpus("0000:18:00.0 driver=nvidia\n")[1] is None
 
