@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -72,13 +74,27 @@ def _start(unit: str) -> None:
         systemctl.call(["restart", unit], timeout_seconds=START_SECONDS)
     except HostError as error:
         lines = _journal(unit)
-        said = [line for line in lines if '"why"' in line or '"what"' in line]
+        said = _refusal_in(lines)
         raise HostError(
-            f"{unit} does not start",
-            " ".join(line.strip() for line in said) or error.why,
-            f"See 'journalctl -u {unit}' on the host.",
-            lines or error.detail,
+            f"{unit} does not start" + (f": {said['what']}" if said else ""),
+            str(said["why"]) if said else error.why,
+            str(said["fix"]) if said else f"See 'journalctl -u {unit}' on the host.",
+            [str(line) for line in said["detail"]] if said else lines or error.detail,
         ) from error
+
+
+def _refusal_in(lines: list[str]) -> dict[str, Any] | None:
+    """The first refusal that this program has printed into a unit's journal."""
+    text = "\n".join(lines)
+    for match in re.finditer(r"^\{", text, re.MULTILINE):
+        try:
+            document, _ = json.JSONDecoder().raw_decode(text, match.start())
+        except ValueError:
+            continue
+        error = document.get("error")
+        if isinstance(error, dict) and {"what", "why", "fix", "detail"} <= set(error):
+            return error
+    return None
 
 
 def _journal(unit: str) -> list[str]:

@@ -86,8 +86,10 @@ print(open(os.environ["FAKE_CARE"] + "/persistence").read())
 """
 
 JOURNALCTL = r"""
-print('{"error": {"what": "the GPU has no fan",')
-print('  "why": "the chassis cools it."}}')
+print("Starting llm-fans.service - GPU fans by temperature...")
+print('{\n "error": {\n  "what": "the GPU has no fan",')
+print('  "why": "the chassis cools it.", "fix": "Write report.", "detail": []\n }\n}')
+print("Failed to start.")
 """
 
 

@@ -104,8 +104,8 @@ def test_a_unit_that_does_not_start_says_why(care_host: CareHost) -> None:
     care_host.says("fails-llm-fans.service")
     with pytest.raises(HostError, match=r"llm-fans\.service does not start") as caught:
         care.care(asked(start=["llm-fans.service"]))
-    assert "the GPU has no fan" in caught.value.why
-    assert "the chassis cools it" in caught.value.why
+    assert caught.value.what == "llm-fans.service does not start: the GPU has no fan"
+    assert (caught.value.why, caught.value.fix) == ("the chassis cools it.", "Write report.")
 
 
 def test_what_is_no_longer_wanted_is_stopped_before_its_files_go(care_host: CareHost) -> None:
