@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from . import durable, events, fields, holds, layout, systemctl
+from . import chassis_fans, durable, events, fields, holds, layout, systemctl
 from .errors import HostError
 
 # A unit of the chassis' fans proves within a minute that they react.
@@ -57,6 +57,8 @@ def _stop(unit: str) -> None:
     state = systemctl.show(unit, ["LoadState", "ActiveState"])
     if state["LoadState"] == "not-found":
         return
+    if state["ActiveState"] == "failed":
+        systemctl.call(["reset-failed", unit])  # else its old failure looks like one of stopping
     systemctl.call(["disable", "--now", unit], timeout_seconds=START_SECONDS)
     if systemctl.show(unit, ["Result"])["Result"] not in ("", "success"):
         lines = _journal(unit)
@@ -66,6 +68,8 @@ def _stop(unit: str) -> None:
             f"See 'journalctl -u {unit}': what it has set may not have been given back.",
             lines,
         )
+    if unit == f"{chassis_fans.UNIT}.service":
+        chassis_fans.undo({})  # what an earlier stop could not undo; else nothing
 
 
 def _start(unit: str) -> None:

@@ -32,7 +32,9 @@ if action == "show":
     values = {"LoadState": "loaded" if state else "not-found", "InvocationID": "i",
               "ActiveState": state[1] if state else "inactive",
               "UnitFileState": state[0] if state else "",
-              "Result": "exit-code" if os.path.exists(home + "/dirty-stop") else "success"}
+              "Result": "success"}
+    if os.path.exists(home + "/dirty-stop") or values["ActiveState"] == "failed":
+        values["Result"] = "exit-code"
     for key in wanted:
         print(key + "=" + values[key])
 elif action == "daemon-reload":
@@ -54,7 +56,9 @@ else:
     elif action == "enable":
         state[0] = "enabled"
     elif action == "disable":
-        state = ["disabled", "inactive"]
+        state = ["disabled", "failed" if state[1] == "failed" else "inactive"]
+    elif action == "reset-failed":
+        state[1] = "inactive"
     open(path, "w").write(" ".join(state))
 """
 
@@ -130,6 +134,7 @@ def care_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CareHost:
     monkeypatch.setenv("FAKE_CARE", str(tmp_path))
     monkeypatch.setenv("FLEET_LLM_ROOT", str(tmp_path / "llm"))
     monkeypatch.setenv("FLEET_ETC_ROOT", str(tmp_path / "etc"))
+    monkeypatch.setenv("FLEET_STATE_ROOT", str(tmp_path / "lib"))
     monkeypatch.setenv("FLEET_SYSTEM_ROOT", str(tmp_path / "root"))
     made = CareHost(tmp_path)
     made.says("held")

@@ -131,6 +131,27 @@ def test_a_unit_that_could_not_undo_keeps_its_files_and_says_so(care_host: CareH
     assert unit.exists()
 
 
+def test_a_unit_that_had_failed_before_can_be_given_up(care_host: CareHost) -> None:
+    care_host.says("units/llm-chassis-fans.service", "enabled failed")
+    assert care.care(asked(stop=["llm-chassis-fans.service"]))["stopped"]
+    assert care_host.state("units/llm-chassis-fans.service") == "disabled inactive"
+
+
+def test_what_an_earlier_stop_could_not_undo_is_undone_or_said(care_host: CareHost) -> None:
+    care_host.says("units/llm-chassis-fans.service", "enabled failed")
+    record = care_host.root / "lib/llm-chassis-fans/before.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"undo": ["raw 0x30"], "mode": None, "read_mode": None}))
+    program = care_host.root / "bin/ipmitool"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(HostError, match="could not be given back"):
+        care.care(asked(stop=["llm-chassis-fans.service"]))
+    program.write_text("#!/bin/sh\nexit 0\n")
+    care.care(asked(stop=["llm-chassis-fans.service"]))
+    assert not record.exists()
+
+
 def test_debian_s_unit_is_enabled(care_host: CareHost) -> None:
     care_host.says("units/nvidia-persistenced.service", "disabled inactive")
     assert care.care(asked(persistence="[Unit]\n"))["persistence"] == care.DISTRIBUTION_UNIT
