@@ -17,8 +17,6 @@ from tests.hosts.standin_inventory import Checkout
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from _pytest.terminal import TerminalReporter
-
     from lab.hub.faults import Fault
 
 HERE = __file__.rsplit("/", 1)[0]
@@ -38,8 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Print a line of progress past pytest's capturing."""
-    reporter: TerminalReporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    return lambda text: reporter.write_line(f"  {text}")
+    capturing = request.config.pluginmanager.get_plugin("capturemanager")
+
+    def write(text: str) -> None:
+        with capturing.global_and_fixture_disabled():
+            print(f"\n  {text}", end="", flush=True)
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 ALIVE = (
     *("proc", "sys", "dev", "run", "tmp", "root", "home", "var/tmp", "var/log", "var/lib/systemd"),
     *("var/lib/private/systemd", "var/lib/dbus", "var/lib/sudo"),
+    "var/cache/apt",  # its index of packages, written by whoever asks for a version
 )
 UNITS = ("llm-engine@main.service", "llm-gateway.service", "nginx.service")
 
@@ -33,7 +34,9 @@ def tree(host: str) -> dict[str, str]:
     output = subprocess.run(
         argv, cwd=upper_of(host), capture_output=True, text=True, check=True
     ).stdout
-    return dict(line.split("\t") for line in output.splitlines())
+    found = dict(line.split("\t") for line in output.splitlines())
+    found.pop("var/cache", None)  # in the writable layer once anything below it is
+    return found
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

@@ -130,14 +130,31 @@ class Stream(threading.Thread):
         except (OSError, http.client.HTTPException) as error:
             self.error = f"{type(error).__name__}: {error}"
 
-    def running(self) -> Stream:
-        """Start it, and wait until its first event has come."""
+
+class Streaming(threading.Thread):
+    """One stream after the other while it is open; `streams` are those that were let in."""
+
+    def __init__(self, service: Service, tokens: int) -> None:
+        super().__init__(daemon=True)
+        self.service = service
+        self.tokens = tokens
+        self.streams: list[Stream] = []
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        while not self._ending.wait(0.2):
+            stream = Stream(self.service, self.tokens)
+            stream.run()
+            if stream.events:
+                self.streams.append(stream)
+
+    def __enter__(self) -> Streaming:
         self.start()
-        deadline = time.monotonic() + 10
-        while not self.events and not self.error and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert self.events, f"the stream did not begin: {self.error}"
         return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self.join()
 
 
 class Poll(threading.Thread):

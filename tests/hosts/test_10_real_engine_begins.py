@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from tests.hosts.real_deploy import RealDeploy
 
 
-def test_dry_run_on_an_untouched_host_changes_nothing(real_deploy: RealDeploy) -> None:
+def test_dry_run_on_an_untouched_host_changes_nothing(lab_hosts: None) -> None:
     before = host_state.tree(REAL)
     ran = deploy("--dry").done()
     ran.said("will install the host program", "will pull", "will go live: nothing is live yet")
     assert host_state.differences(before, host_state.tree(REAL)) == []
     assert not shell(REAL, "ls -d /srv/llm /etc/llm 2>/dev/null || true")
+
+
+def test_first_deploy_begins(real_deploy: RealDeploy) -> None:
     real_deploy.begin()

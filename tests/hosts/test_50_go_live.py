@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell
-from tests.hosts.service import Poll, Stream
+from tests.hosts.service import Poll, Streaming
 from tests.hosts.standin_inventory import SETTINGS
 
 if TYPE_CHECKING:
@@ -41,22 +42,23 @@ def test_a_change_goes_one_by_one_and_streams_end(checkout: Checkout) -> None:
     before = {host: release_of(host) for host in BOTH}
     services = {host: checkout.service(host) for host in BOTH}
     checkout.write(engine=GOOD)
-    # 50 tokens a second: both are under way when their host is drained, the second one later.
-    streams = {DEBIAN12: Stream(services[DEBIAN12], 600), DEBIAN13: Stream(services[DEBIAN13], 800)}
-    for stream in streams.values():
-        stream.running()
-    with Poll(services[DEBIAN12]) as first, Poll(services[DEBIAN13]) as second:
+    with contextlib.ExitStack() as stack:
+        # 200 tokens are 4 seconds: some stream is always under way, also when the drain begins.
+        streaming = {
+            host: stack.enter_context(Streaming(services[host], tokens=200)) for host in BOTH
+        }
+        polls = {host: stack.enter_context(Poll(services[host])) for host in BOTH}
         checkout.deploy().done()
-    polls = {DEBIAN12: first, DEBIAN13: second}
-    for host, stream in streams.items():
-        stream.join(30)
-        assert stream.finished, f"{host}: {stream.error or 'cut off'}"
-        assert len(stream.events) == stream.tokens
-        assert stream.events[-1] > min(polls[host].down), "it ended before the drain: too short"
+    for host in BOTH:
         assert release_of(host) != before[host]
-    windows = sorted((min(poll.down), max(poll.down)) for poll in (first, second))
+        streams = streaming[host].streams
+        assert [stream.error for stream in streams if not stream.finished] == []
+        assert {len(stream.events) for stream in streams} == {200}
+        drained = min(polls[host].down)
+        assert any(stream.events[0] < drained < stream.events[-1] for stream in streams)
+    windows = sorted((min(poll.down), max(poll.down)) for poll in polls.values())
     assert windows[0][1] < windows[1][0], f"both hosts were down at once: {windows}"
-    for poll in (first, second):
+    for poll in polls.values():
         assert poll.statuses() == {200, 503}
         assert all(
             headers["retry-after"].isdigit() for _, status, headers in poll.seen if status == 503
