@@ -42,7 +42,7 @@ while True:
             data += peer.recv(65536)
     status = "200 OK"
     if data.startswith(b"GET /metrics"):
-        load = open(run + "/load").read().strip() if os.path.exists(run + "/load") else "0"
+        load = open("load").read().strip() if os.path.exists("load") else "0"
         body = 'vllm:num_requests_running{e="0"} %s\nvllm:num_requests_waiting{e="0"} 0.0\n' % load
     else:
         wanted = json.loads(data.split(b"\r\n\r\n", 1)[1])["model"]
@@ -59,13 +59,15 @@ while True:
     peer.close()
 """
 
-# One unit, the engine's. $FAKE_UNIT holds pid, invocation, enabled, calls, log. In sh, because
+# One unit, the engine's. $FAKE_UNIT holds pid, invocation, enabled, calls, log, load. In sh, since
 # every poll of a go-live calls it and Python takes 40 ms to start.
 SYSTEMCTL = r"""
 while :; do case $1 in --no-*) shift ;; *) break ;; esac; done
 cd "$FAKE_UNIT" || exit 1
 echo "$*" >> calls
 [ "$1" = "$FAKE_KILL_PARENT_AT" ] && kill -9 $PPID
+# systemd does one thing after the other with a unit, also for a caller that has died meanwhile.
+case $1 in restart | stop) exec 9> lock && flock 9 ;; esac
 pid=; restarts=0; enabled=disabled; invocation=
 for name in pid restarts enabled invocation; do [ -e $name ] && read -r $name < $name; done
 up() {
@@ -103,7 +105,7 @@ restart)
     binding=null
     [ -e "$FAKE_HOME/binding.env" ] && binding=$(sha256sum < "$FAKE_HOME/binding.env") &&
         binding="\"${binding%% *}\""
-    setsid "$PYTHON" -SE engine.py "$FAKE_HOME" "$FAKE_RUN" < /dev/null >> log 2>&1 &
+    setsid "$PYTHON" -SE engine.py "$FAKE_HOME" "$FAKE_RUN" < /dev/null >> log 2>&1 9>&- &
     echo $! > pid
     echo "{\"release\": \"${release##*/}\", \"binding\": $binding}" > "$FAKE_RUN/started.json"
     ;;
@@ -153,6 +155,11 @@ class FakeHost:
     @property
     def unit(self) -> Path:
         return self.root / "unit"
+
+    @property
+    def load(self) -> Path:
+        """How many requests the engine says that it has."""
+        return self.unit / "load"
 
     def environment(self) -> dict[str, str]:
         return {

@@ -114,7 +114,7 @@ def test_a_bad_release_is_taken_back_and_the_old_one_serves(
     stage(host, "r1")
     stage(host, "r2", **behaviour)
     go(host, "r1")
-    error = refused(host, "r2", stall_timeout_seconds=0.3)
+    error = refused(host, "r2", stall_timeout_seconds=0.6)
     assert said in error.why
     assert "release r1 serves again" in error.what
     assert (host.linked("current"), host.linked("previous")) == ("r1", None)
@@ -187,7 +187,7 @@ def test_a_busy_engine_is_drained_first(host: FakeHost) -> None:
     stage(host, "r1")
     stage(host, "r2")
     go(host, "r1")
-    (host.run / "load").write_text("3.0")
+    host.load.write_text("3.0")
     spec = json.dumps(host.golive_spec("r2", drain_seconds=20))
     child = subprocess.Popen([sys.executable, "-c", RUN_GOLIVE], stdin=subprocess.PIPE, text=True)
     assert child.stdin is not None
@@ -197,7 +197,7 @@ def test_a_busy_engine_is_drained_first(host: FakeHost) -> None:
     time.sleep(0.2)
     assert host.linked("current") == "r1"
     assert json.loads(host.flag.read_text())["by"] == "go-live"
-    (host.run / "load").write_text("0.0")
+    host.load.write_text("0.0")
     assert child.wait(timeout=10) == 0
     assert host.linked("current") == "r2"
     assert not host.flag.exists()
@@ -207,7 +207,7 @@ def test_requests_that_never_end_do_not_hold_it_up_for_ever(host: FakeHost) -> N
     stage(host, "r1")
     stage(host, "r2")
     go(host, "r1")
-    (host.run / "load").write_text("1.0")
+    host.load.write_text("1.0")
     assert go(host, "r2", drain_seconds=1)["drained"] is False
 
 
@@ -274,11 +274,11 @@ def test_a_killed_go_live_is_mended_by_the_next(host: FakeHost, phase: str) -> N
     stage(host, "r1")
     stage(host, "r2", load_seconds=0.3)
     go(host, "r1")
-    (host.run / "load").write_text("1.0" if phase == "draining" else "0.0")
+    host.load.write_text("1.0" if phase == "draining" else "0.0")
     killed_at(host, "r2", phase, drain_seconds=20 if phase == "draining" else 1)
     assert host.golive_record()["from"] == "r1"
     assert host.flag.exists()  # kill -9 runs no cleanup; the unit's ExecStopPost does, and:
-    (host.run / "load").write_text("0.0")
+    host.load.write_text("0.0")
     result = go(host, "r2")
     assert (result["changed"], result["from"]) == (True, "r1")
     assert (host.linked("current"), host.linked("previous")) == ("r2", "r1")
