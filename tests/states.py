@@ -12,7 +12,7 @@ REFUSALS = {
     "none": "gpu.none",
     "no-library": "gpu.no-driver",
     "hang": "gpu.hang",
-    "cut": "gpu.unread",
+    "cut": "",
     "old-driver": "compat.driver-too-old",
     "older-driver": "compat.driver-too-old",
     "seven": "gpu.too-few",
@@ -41,6 +41,8 @@ REFUSALS = {
 }
 # What is said of those that are not refused.
 LESSER = {
+    # What --query-gpu says of the cards is enough to judge them.
+    "cut": "facts.unread",
     "app-error": "gpu.xid-note",
     "narrow-idle": "gpu.pcie-width-idle",
     "warm": "gpu.temperature-near-limit",

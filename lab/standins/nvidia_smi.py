@@ -23,6 +23,7 @@ from lab.standins.l20 import (
 from lab.standins.nvidia_smi_xml import render_xml
 
 STATE_FILE = Path("/etc/fleet-lab/gpu-state")
+NODES = Path("/sys/devices/system/node")
 BAD_USAGE = 2
 UNITS = ("MiB", "W", "MHz", "%")
 # Other names of the same properties: nvidia-smi --help-query-gpu.
@@ -165,8 +166,22 @@ def query_processes(gpus: list[Gpu], names: list[str], output_format: list[str])
     return "".join(f"{line}\n" for line in lines), 0
 
 
-def topology(gpus: list[Gpu]) -> str:
-    """`topo -m`: underlined header even when no terminal reads it, cells parted by tabs."""
+def topology(gpus: list[Gpu], node_cpus: tuple[str, ...]) -> str:
+    """`topo -m`: underlined header even when no terminal reads it, cells parted by tabs.
+
+    node_cpus: the CPUs of each NUMA node of the machine. With less than two all cards are at the
+    first, since a card at a node that is not there would be a fault of its own.
+    """
+    several = len(node_cpus) > 1
+    far = "SYS" if several else "NODE"
+
+    def node_of(slot: int) -> int:
+        return numa_node(slot) if several else 0
+
+    def link(one: int, other: int) -> str:
+        found = link_between(one, other)
+        return far if found == "SYS" else found
+
     slots = [int(gpu["slot"]) for gpu in gpus]
     columns = [f"GPU{index}" for index in range(len(slots))] + [
         f"NIC{index}" for index in range(len(NICS))
@@ -174,13 +189,14 @@ def topology(gpus: list[Gpu]) -> str:
     tail = "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"
     lines = ["\t\x1b[4m" + "\t".join(columns) + tail + "\x1b[0m"]
     for index, slot in enumerate(slots):
-        cells = [link_between(slot, other) for other in slots]
-        cells += ["NODE" if numa_node(slot) == nic else "SYS" for nic in range(len(NICS))]
-        node = numa_node(slot)
-        lines.append(f"GPU{index}\t" + "\t".join(cells) + f"\t{CPU_AFFINITY[node]}\t{node}\t\tN/A")
+        cells = [link(slot, other) for other in slots]
+        cells += ["NODE" if numa_node(slot) == nic else far for nic in range(len(NICS))]
+        node = node_of(slot)
+        cpus = node_cpus[node] if node_cpus else ""
+        lines.append(f"GPU{index}\t" + "\t".join(cells) + f"\t{cpus}\t{node}\t\tN/A")
     for nic in range(len(NICS)):
-        cells = ["NODE" if numa_node(slot) == nic else "SYS" for slot in slots]
-        cells += [" X " if other == nic else "SYS" for other in range(len(NICS))]
+        cells = ["NODE" if numa_node(slot) == nic else far for slot in slots]
+        cells += [" X " if other == nic else far for other in range(len(NICS))]
         lines.append(f"NIC{nic}\t" + "\t".join(cells) + "\t\t\t\t")
     nics = "".join(f"  NIC{index}: {name}\n" for index, name in enumerate(NICS))
     return "\n".join(lines) + f"\n{LEGEND}\nNIC Legend:\n\n{nics}\n"
@@ -248,7 +264,9 @@ def parse(argv: list[str]) -> dict[str, str]:
     return options
 
 
-def answer(argv: list[str], host: str, state_name: str) -> Answer:
+def answer(
+    argv: list[str], host: str, state_name: str, node_cpus: tuple[str, ...] = CPU_AFFINITY
+) -> Answer:
     """What nvidia-smi prints on that host in that state. `hang` is the caller's affair."""
     state = STATES[state_name]
     if "says" in state:
@@ -263,7 +281,7 @@ def answer(argv: list[str], host: str, state_name: str) -> Answer:
             return f'No devices were found matching "{error}"\n', 6
     output_format = [word.strip() for word in options.get("--format", "").split(",")]
     if "topo" in options and "-m" in options:
-        return topology(gpus), 0
+        return topology(gpus, node_cpus), 0
     if "--query-gpu" in options:
         names = [name.strip() for name in options["--query-gpu"].split(",")]
         return query(gpus, names, output_format)
@@ -289,6 +307,12 @@ def answer(argv: list[str], host: str, state_name: str) -> Answer:
     return f"The lab's stand-in for nvidia-smi does not know: {' '.join(argv)}\n", BAD_USAGE
 
 
+def machine_nodes() -> tuple[str, ...]:
+    """The CPUs of each NUMA node, as /sys lists them."""
+    nodes = sorted(NODES.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
+    return tuple((node / "cpulist").read_text().strip() for node in nodes)
+
+
 def current_state() -> str:
     """The state the lab has set; a host that the lab has not told anything is healthy."""
     try:
@@ -305,6 +329,6 @@ def main(argv: list[str]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         while True:
             time.sleep(3600)
-    text, status = answer(argv, os.uname().nodename, name)
+    text, status = answer(argv, os.uname().nodename, name, machine_nodes())
     sys.stdout.write(text)
     return status

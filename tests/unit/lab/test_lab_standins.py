@@ -95,6 +95,13 @@ def test_topology_is_symmetric_and_ansi_underlined() -> None:
     assert rows[0].split("\t")[-4:] == ["0-31,64-95", "0", "", "N/A"]
 
 
+def test_topology_of_a_machine_with_one_numa_node() -> None:
+    text, _ = answer(["topo", "-m"], "gpu1", "ok", ("0-1",))
+    _, *rows = text.split("\n\n")[0].splitlines()
+    assert {cell.strip() for row in rows for cell in row.split("\t")[1:11]} == {"X", "PIX", "NODE"}
+    assert {tuple(row.split("\t")[-4:]) for row in rows[:8]} == {("0-1", "0", "", "N/A")}
+
+
 def test_table_lines_are_of_one_width() -> None:
     lines = ask().splitlines()
     assert {len(line) for line in lines[1:] if line} == {91}

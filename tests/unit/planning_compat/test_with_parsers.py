@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fleet_host import collect
 
 from lab.standins import driver, nvidia_smi
 from lab.standins.gpu_states import STATES
@@ -26,6 +27,7 @@ def outputs(state: str) -> dict[str, RawOutput]:
         name: RawOutput(*nvidia_smi.answer(argv, "gpu1", state))
         for name, argv in (
             (raw.SMI_XML, ["-q", "-x"]),
+            (raw.SMI_QUERY, [f"--query-gpu={collect.QUERIES[0]}", "--format=csv"]),
             (raw.SMI_TOPOLOGY, ["topo", "-m"]),
         )
     }
