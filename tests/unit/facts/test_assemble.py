@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -193,15 +192,3 @@ def test_what_is_written_is_what_was_read() -> None:
     files = raw.files_of(outputs)
     assert files["nvidia-smi-q-x.xml.exit"] == "18\n"
     assert "kernel-log.txt.exit" not in files
-
-
-def test_a_host_takes_less_than_five_milliseconds() -> None:
-    outputs = raw.read_directory(HOSTS / "l20")
-    assemble("warm", outputs)
-    best = 1.0
-    for _ in range(5):
-        began = time.perf_counter()
-        assemble("l20", outputs)
-        best = min(best, time.perf_counter() - began)
-    # Twice the aim: other work may run on the machine.
-    assert best < 0.010

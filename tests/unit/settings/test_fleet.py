@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -219,16 +218,12 @@ def test_a_host_may_differ(repository: Repository) -> None:
     assert hosts["gpu01"].settings is not hosts["gpu02"].settings
 
 
-def test_a_hundred_hosts_are_fast(repository: Repository) -> None:
+def test_a_hundred_hosts(repository: Repository) -> None:
     path = repository.root / "inventories/prod/hosts.yml"
     path.write_text(path.read_text().replace("01:02", "001:100"))
     for number in range(1, 101):
         repository.write(f"host_vars/gpu{number:03}.yml", f"ansible_host: 10.0.0.{number}\n")
-    load_fleet("prod", repository.root)
-    before = time.perf_counter()
     assert len(load_fleet("prod", repository.root).hosts) == 100
-    # The promise is one second; it takes a tenth of it.
-    assert time.perf_counter() - before < 1
 
 
 def test_pyinfra_groups(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
