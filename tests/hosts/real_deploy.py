@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
+from pyinfra_deploy.keys import keyfile
 from tests.hosts import pyinfra_run
 from tests.hosts.lab_session import REAL
 from tests.hosts.pyinfra_run import REPOSITORY, Ran, Running
+from tests.hosts.service import Service
+
+if TYPE_CHECKING:
+    from pyinfra_deploy.settings import Fleet
 
 INVENTORY = "inventories/lab.py"
 
 
 def deploy(*options: str) -> Ran:
     return pyinfra_run.deploy(REPOSITORY, INVENTORY, "--limit", REAL, *options)
+
+
+def real_service(fleet: Fleet) -> Service:
+    """The real engine's service with the lab's first key."""
+    settings = fleet.hosts[REAL].settings
+    assert settings.gateway is not None
+    return Service(
+        host=REAL,
+        server_name=settings.gateway.server_name,
+        ca=fleet.directory / "ca.crt",
+        key=keyfile.first_key_path(fleet).read_text().strip(),
+        model=settings.served_model_name,
+    )
 
 
 class RealDeploy:
@@ -22,6 +41,7 @@ class RealDeploy:
         self._running: Running | None = None
         self._ran: Ran | None = None
         self._began = 0.0
+        self.starts_before_reboot: dict[str, str] = {}
 
     def begin(self) -> None:
         if self._running is None:

@@ -1,4 +1,4 @@
-"""The real engine's host before its first deploy, and the start of that; its end: test_80."""
+"""The real engine's host before its first deploy, and the start of that; its end: test_65."""
 
 from __future__ import annotations
 

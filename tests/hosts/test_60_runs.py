@@ -8,16 +8,19 @@ import pytest
 
 from lab import hosts
 from lab.commands import run_checked
+from lab.hub.faults import Fault
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, upper_of, wait_for
+from tests.hosts.standin_inventory import MODELS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from tests.hosts.pyinfra_run import Ran
+    from tests.hosts.pyinfra_run import Ran, Running
     from tests.hosts.standin_inventory import Checkout
 
 LEASE = "srv/llm/state/lease.json"
-SLOW = {"args": {"seed": 5, "additional-config": {"start_seconds": 4}}}
+SHARD = "model-00002-of-00003.safetensors"
 
 pytestmark = pytest.mark.usefixtures("steady")
 
@@ -66,22 +69,33 @@ def test_an_unknown_group(checkout: Checkout) -> None:
     ran.said("matches no group and no host", 'did you mean "gateway"?')
 
 
-def test_two_runs_at_once_never_interleave(checkout: Checkout) -> None:
-    checkout.write(engine=SLOW)
-    first = checkout.start()
+def begin_slow_pull(checkout: Checkout, hub_faults: Callable[..., None]) -> Running:
+    """A run that has Debian 12's host for some seconds."""
+    model = "/srv/llm/models/lab--tiny-qwen3-moe"
+    shell(DEBIAN12, f"rm -rf {model} /srv/llm/models/.incoming/*")
+    hub_faults(Fault("slow", model=MODELS[DEBIAN12], path=SHARD, value=40_000))
+    running = checkout.start()
     wait_for((upper_of(DEBIAN12) / LEASE).exists)
+    return running
+
+
+def test_two_runs_at_once_never_interleave(
+    checkout: Checkout, hub_faults: Callable[..., None]
+) -> None:
+    first = begin_slow_pull(checkout, hub_faults)
     second = checkout.deploy()
+    assert first.process.poll() is None, "the first run was too quick for this test"
     assert second.code == 1
+    assert second.failed == {DEBIAN12}
     second.said("another run is at work on this host", "Wait for it")
     first.finish().done()
     assert checkout.deploy().done().unchanged
 
 
-def test_the_lease_of_a_killed_run_is_taken_over_at_once(checkout: Checkout) -> None:
-    checkout.write()
-    running = checkout.start()
-    wait_for((upper_of(DEBIAN12) / LEASE).exists)
-    running.kill()
+def test_the_lease_of_a_killed_run_is_taken_over_at_once(
+    checkout: Checkout, hub_faults: Callable[..., None]
+) -> None:
+    begin_slow_pull(checkout, hub_faults).kill()
     assert (upper_of(DEBIAN12) / LEASE).exists()
     checkout.deploy().done().said("was killed: taking over")
     assert not (upper_of(DEBIAN12) / LEASE).exists()
