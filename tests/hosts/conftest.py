@@ -46,9 +46,9 @@ def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 
 @pytest.fixture(scope="session")
-def lab_hosts(say: Callable[[str], None]) -> Iterator[None]:
+def lab_hosts() -> Iterator[None]:
     """The tests' hosts, fresh, with the hub beside them."""
-    put_back = lab_session.bring_up(say, keep=KEEP)
+    put_back = lab_session.bring_up(keep=KEEP)
     yield
     put_back()
 
@@ -58,7 +58,9 @@ def checkout(lab_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Check
     """The stand-in's inventory, as all tests share it."""
     if KEEP:
         return Checkout(Path(tempfile.gettempdir()) / "fleet-hosts-checkout")
-    return Checkout(tmp_path_factory.mktemp("checkout"))
+    # One a process, as the hosts are: tests/soak has a fixture of its own from here.
+    directory = tmp_path_factory.getbasetemp() / "checkout"
+    return Checkout(directory)
 
 
 @pytest.fixture(scope="module")

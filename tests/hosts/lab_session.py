@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from functools import cache
 from typing import TYPE_CHECKING
 
 from lab import hosts, lifecycle, network
@@ -16,7 +17,7 @@ from lab.hub.places import hub_directory, models_directory, wheels_directory
 from lab.hub.store import publish, revision
 from lab.inventory import write_inventory
 from lab.layout import current_layout
-from lab.models.catalogue import make_missing
+from lab.models.catalogue import make_missing, print_line
 from lab.plan import Host
 from tests.standin import wheel
 
@@ -38,13 +39,16 @@ HOSTS = (
 )
 
 
-def bring_up(say: Callable[[str], None], *, keep: bool) -> Callable[[], None]:
-    """Fresh hosts, the models and the hub. Returns what brings the lab back to how it was.
+@cache
+def bring_up(*, keep: bool) -> Callable[[], None]:
+    """Fresh hosts, the models and the hub, once a process (tests/hosts and tests/soak share them).
+    Returns what brings the lab back to how it was.
 
     keep: hosts of an earlier run are taken as they are, and stay.
     """
     layout = current_layout()
     hub = hub_directory()
+    done: list[bool] = []
     was_down = not hosts.status()
     hub_ran = daemon.running_process(hub) is not None
     with hosts.exclusive_as_root("up", install=True):
@@ -54,14 +58,15 @@ def bring_up(say: Callable[[str], None], *, keep: bool) -> Callable[[], None]:
         for host in lifecycle.bring_up(lab, list(HOSTS)):
             hosts.wait_ssh(host.name)
         lifecycle.tidy(lab)
-    make_missing(hub, say)
+    make_missing(hub, print_line)
     publish_second_model(hub)
     wheel.publish(wheels_directory(hub))
     daemon.start(hub, daemon.DEFAULT_ADDRESS)
 
     def put_back() -> None:
-        if keep:
+        if keep or done:
             return
+        done.append(True)
         shutil.rmtree(models_directory(hub) / SECOND_MODEL, ignore_errors=True)
         (wheels_directory(hub) / wheel.WHEEL_NAME).unlink(missing_ok=True)
         if not hub_ran:

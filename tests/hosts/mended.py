@@ -1,0 +1,62 @@
+"""What must hold of a host after a kill or a power cut, at any moment, and how it is mended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.hosts.lab_session import shell, upper_of
+from tests.hosts.standin_inventory import MODELS
+
+if TYPE_CHECKING:
+    from tests.hosts.standin_inventory import Checkout
+
+ROOT = Path("srv/llm")
+
+
+def restore(checkout: Checkout, host: str) -> None:
+    """A plain run completes, serves, and has nothing left to do after it."""
+    checkout.deploy().done()
+    assert checkout.service(host).answers()
+    assert_nothing_is_half_visible(host)
+    ran = checkout.deploy().done()
+    assert ran.unchanged, ran.log
+
+
+def assert_nothing_is_half_visible(host: str, *, is_on: bool = True) -> None:
+    """What has its final name is whole: environments that run, the model, releases, links."""
+    top = upper_of(host) / ROOT
+    for place in ("runtimes", "tools", "gateway"):
+        for path in (top / place).iterdir() if (top / place).is_dir() else ():
+            if (path / ".fleet-complete.json").is_file():
+                assert json.loads((path / ".fleet-complete.json").read_text())["digest"]
+                if is_on:
+                    shell(host, f"/{ROOT}/{place}/{path.name}/bin/python -c 'import sys'")
+    published = top / "models" / MODELS[host].replace("/", "--") / "master"
+    # The record comes last, and without it the model counts as not there.
+    if (published.parent / "master.json").is_file():
+        record = json.loads((published.parent / "master.json").read_text())
+        sizes = {path.name: path.stat().st_size for path in published.iterdir()}
+        assert sizes == {file["path"]: file["size"] for file in record["files"]}
+    for release in (top / "engines/main/releases").glob("[!.]*"):
+        names = {path.name for path in release.iterdir()}
+        assert names == {"release.json", "config.yaml", "env", "runtime", "model"}
+        assert json.loads((release / "release.json").read_text())["id"] == release.name
+    current = top / "engines/main/current"
+    if current.is_symlink():
+        assert (current.parent / current.readlink()).is_dir()
+    for path in (top / "state").glob("*.json"):
+        json.loads(path.read_text())
+
+
+def wipe(host: str) -> None:
+    """The host as before its first deploy, but for the distribution's packages. Nginx, disabled
+    as if by an operator, has to be enabled again."""
+    shell(
+        host,
+        "systemctl disable --now llm-gateway.service 'llm-engine@main.service' nginx.service; "
+        f"rm -rf /{ROOT} /etc/llm /etc/systemd/system/llm-* /etc/nginx/conf.d/llm* "
+        "/etc/sysusers.d/llm* /etc/tmpfiles.d/llm* /var/lib/llm-* /var/cache/llm-* "
+        "/etc/sysctl.d/*llm*; systemctl daemon-reload",
+    )
