@@ -28,12 +28,14 @@ from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.foresight import Foresight, KnownModel, as_document, foresee
 from pyinfra_deploy.planning.parallelism import all_layouts
 from pyinfra_deploy.planning.preflight import preflight
+from pyinfra_deploy.planning.start_figures import recorded_start
 from pyinfra_deploy.settings.fleet import load_fleet
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pyinfra_deploy.planning.host_plan import HostPlan
     from pyinfra_deploy.settings.fleet import Fleet, FleetHost
 
 REFUSED = 1
@@ -136,8 +138,16 @@ def _host(
         )
     lock = packing.lock_text(settings.runtime.lock) if settings.runtime else ""
     on_host = model_is_on_host(settings, snapshot)
-    foresight = foresee(host.name, settings, hardware, model, lock, today, more, on_host)
-    return foresight, _changes(fleet, host, snapshot, foresight)
+    start = recorded_start(snapshot, settings.engine.name)
+    planned = None
+    if start is not None and snapshot is not None:
+        planned = _host_plan(fleet, host, snapshot, None).release_id
+    foresight = foresee(
+        host.name, settings, hardware, model, lock, today, more, on_host, start, planned
+    )
+    if snapshot is None or foresight.refused:
+        return foresight, None
+    return foresight, _host_plan(fleet, host, snapshot, foresight).reasons()
 
 
 def _snapshot(outputs: Mapping[str, raw.RawOutput]) -> Mapping[str, Any] | None:
@@ -163,23 +173,13 @@ def _not_collected(host: str, directory: Path, error: UnreadableOutput) -> Findi
     )
 
 
-def _changes(
-    fleet: Fleet, host: FleetHost, snapshot: Mapping[str, Any] | None, foresight: Foresight
-) -> list[str] | None:
-    if snapshot is None or foresight.refused:
-        return None
+def _host_plan(
+    fleet: Fleet, host: FleetHost, snapshot: Mapping[str, Any], foresight: Foresight | None
+) -> HostPlan:
     data = {"name": fleet.name, "directory": str(fleet.directory), "root": str(fleet.root)}
     artefacts = artefacts_for(data, host.settings)
-    plan = host_plan.plan_host(
-        host.name,
-        host.groups,
-        host.settings,
-        snapshot,
-        artefacts,
-        foresight.placement,
-        foresight.hardware,
-    )
-    return plan.reasons()
+    seen = (foresight.placement, foresight.hardware) if foresight else (None, None)
+    return host_plan.plan_host(host.name, host.groups, host.settings, snapshot, artefacts, *seen)
 
 
 def _document(

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from . import durable, engine, events, fields, probe, release, systemctl
+from . import durable, engine, events, fields, figures, probe, release, systemctl
 from .errors import HostError
 from .health import Patience, UnhealthyError, restart, wait_until_serving
 
@@ -235,7 +235,17 @@ def switch(wish: Wish, ground: Ground, progress: Progress) -> str:
     except UnhealthyError as failure:
         raise go_back(wish, ground, failure, progress) from failure
     settle(wish, ground)
+    keep_figures(wish, since, progress)
     return answer
+
+
+def keep_figures(wish: Wish, since_epoch_seconds: float, progress: Progress) -> None:
+    """For later plans; the release serves, with or without them."""
+    try:
+        invocation = engine.unit_state(wish.unit)["InvocationID"]
+        figures.keep(wish.engine, wish.release, invocation, wish.unit, since_epoch_seconds)
+    except (HostError, OSError) as error:
+        progress.log(f"what the engine said of its memory was not kept: {error}")
 
 
 def go_back(wish: Wish, ground: Ground, failure: UnhealthyError, progress: Progress) -> HostError:

@@ -440,6 +440,7 @@ def engine_state(root: str, name: str) -> Json:
         "binding_digest": sha256_or_none(home + "/binding.env"),
         "started": json_or_none(run + "/started.json"),
         "golive": json_or_none(home + "/golive.json"),
+        "start": json_or_none(home + "/start.json"),
         "socket": os.path.exists(run + "/http.sock"),
         "draining": os.path.exists(f"/run/llm/drain/{name}"),
     }

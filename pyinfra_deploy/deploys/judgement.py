@@ -12,6 +12,7 @@ from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.model_source import model_is_on_host, model_of_hub
 from pyinfra_deploy.planning.foresight import Foresight, foresee
 from pyinfra_deploy.planning.hardware_findings import uses_gpus
+from pyinfra_deploy.planning.start_figures import recorded_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
 
 
 def judge(
-    host: Host, settings: Settings, snapshot: Mapping[str, Any], fleet: Mapping[str, Any]
+    host: Host,
+    settings: Settings,
+    snapshot: Mapping[str, Any],
+    fleet: Mapping[str, Any],
+    planned: str | None,
 ) -> Foresight | None:
-    """Foresee one engine host. None when it could not be read, which pyinfra has said."""
+    """Foresee one engine host. None when it could not be read, which pyinfra has said. planned:
+    the release that the settings ask for."""
     outputs = {}
     if uses_gpus(settings):
         outputs = host.get_fact(CollectedOutputs, mask_uuids=False, _timeout=TIMEOUT_SECONDS)
@@ -41,4 +47,6 @@ def judge(
         packing.lock_text(settings.runtime.lock),
         datetime.datetime.now(datetime.UTC).date(),
         model_on_host=model_is_on_host(settings, snapshot),
+        start=recorded_start(snapshot, settings.engine.name),
+        planned=planned,
     )

@@ -59,7 +59,7 @@ def plan_this_host() -> HostPlan | None:
     refusals = plan.refused or tuple(unusable_secrets(plan, host.data.fleet))
     findings = plan.findings
     if not refusals and "gpu" in groups:
-        foresight = judge(host, settings, snapshot, host.data.fleet)
+        foresight = judge(host, settings, snapshot, host.data.fleet, plan.release_id)
         if foresight is None:
             return None
         refusals, findings = foresight.refused, (*findings, *foresight.findings)

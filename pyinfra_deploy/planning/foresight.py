@@ -19,6 +19,7 @@ from pyinfra_deploy.planning.node_engines import node_engines, node_engines_find
 from pyinfra_deploy.planning.parallelism import check_choice
 from pyinfra_deploy.planning.placement import place, placed_topology
 from pyinfra_deploy.planning.runtime_facts import locked_runtime
+from pyinfra_deploy.planning.start_figures import figures_of
 
 if TYPE_CHECKING:
     import datetime
@@ -109,9 +110,13 @@ def foresee(
     today: datetime.date,
     more: Iterable[Finding] = (),
     model_on_host: bool = False,
+    start: Mapping[str, Any] | None = None,
+    planned: str | None = None,
 ) -> Foresight:
     """Judge one engine host. `more`: findings of other checks, to be accepted and sorted alike.
-    model_on_host: it is pulled already, so that it needs no room on the disk."""
+    model_on_host: it is pulled already, so that it needs no room on the disk. start, planned: what
+    the engine that runs said of its memory (start_figures.recorded_start), and the release that the
+    settings ask for: of the same release it replaces the estimate."""
     findings: list[Finding] = list(more)
     shape, about_model = _shape(host, settings, model)
     findings += about_model
@@ -129,7 +134,8 @@ def foresee(
     gpus = placement.gpus if placement is not None else hardware.gpus
     if shape is not None and gpus and uses_gpus(settings):
         args, links = settings.engine.args, placed_topology(hardware, gpus)
-        budget, about_memory = check_choice(shape, gpus, args, vllm, links, host)
+        figures = figures_of(start, planned, gpus)
+        budget, about_memory = check_choice(shape, gpus, args, vllm, links, host, figures=figures)
         findings += _without_consequences(about_memory, about_hardware)
         if placement is not None and budget is not None:
             engines = node_engines(hardware, placement, shape, args, vllm)

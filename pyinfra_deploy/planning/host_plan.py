@@ -103,6 +103,13 @@ class HostPlan:
         return lines
 
     @property
+    def release_id(self) -> str | None:
+        """Of the release that the settings ask for; None before its model is on the host."""
+        if self.release is None or self.model_digest is None:
+            return None
+        return self.release.id_with(self.model_digest)
+
+    @property
     def verified_at_go_live(self) -> bool:
         """Whether the go-live itself ends with the verification: on a host that serves, through a
         gateway that this run does not change, before the next host is touched."""

@@ -19,6 +19,7 @@ from pyinfra_deploy.planning.memory import (
     MemoryBudget,
     budget,
     in_gib,
+    measured,
     smallest_gpu,
 )
 from pyinfra_deploy.planning.memory_rules import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from pyinfra_deploy.facts.hardware import Gpu, LinkClass, Topology
     from pyinfra_deploy.planning.engine_choice import EngineChoice
+    from pyinfra_deploy.planning.engine_log import EngineFigures
     from pyinfra_deploy.planning.model_shape import ModelShape
 
 _NAMES = {
@@ -74,11 +76,13 @@ def check_choice(
     topology: Topology | None = None,
     host: str = "",
     typical_tokens: int = TYPICAL_TOKENS,
+    figures: EngineFigures | None = None,
 ) -> tuple[MemoryBudget | None, tuple[Finding, ...]]:
     """The operator's engine.args on these GPUs: the memory budget and everything to be said.
 
     gpus: those the engine will use; whether they are healthy, alike and free say the findings
-    about hardware. vllm_version: None where it is not known. The budget is None
+    about hardware. vllm_version: None where it is not known. figures: what the engine itself
+    said, started with the same release on such GPUs; they replace the estimate. The budget is None
     where the GPUs do not tell their memory or there are none.
     """
     choice, findings = read_choice(args, host)
@@ -93,6 +97,8 @@ def check_choice(
     found.extend(version_findings(shape, choice, version, host))
     gpu = smallest_gpu(gpus)
     own = budget(shape, gpu, choice.layout, choice, vllm_version, typical_tokens) if gpu else None
+    if own is not None and figures is not None:
+        own = measured(own, figures)
     if own is not None:
         found.extend(memory_findings(own, host))
         found.extend(_draft(choice, host))

@@ -20,6 +20,8 @@ home, run = sys.argv[1:3]
 behave = json.load(open(home + "/current/config.yaml"))
 kind = behave.get("behave", "serve")
 print("loading", os.path.basename(os.readlink(home + "/current")), flush=True)
+for line in behave.get("says", []):
+    print(line, flush=True)
 if kind == "die":
     print("vllm: error: unrecognized arguments: --nope", flush=True)
     sys.exit(2)

@@ -15,6 +15,8 @@ from fleet_host import engine, golive, release
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
+from pyinfra_deploy.planning.engine_log import read_engine_log
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -232,6 +234,37 @@ def test_a_release_whose_model_lost_a_file_is_refused_before_anything_changes(
 
 def test_a_release_that_was_not_staged_is_refused(host: FakeHost) -> None:
     assert "not on this host" in refused(host, "nope").what
+
+
+SAYS = [
+    "INFO 11-30 08:00:00 [gpu_model_runner.py:3411] Model loading took 27.71 GiB",
+    "INFO 11-30 08:00:09 [backends.py:1] Compiling a graph",
+    "INFO 11-30 08:00:10 [gpu_worker.py:316] Available KV cache memory: 9.83 GiB",
+    "INFO 11-30 08:00:11 [kv_cache_utils.py:849] GPU KV cache size: 219,328 tokens",
+    "INFO 11-30 08:00:11 [kv_cache_utils.py:853] Maximum concurrency for 16,384 tokens per "
+    "request: 13.39x",
+]
+
+
+def test_what_the_engine_says_of_its_memory_is_kept_for_plans(host: FakeHost) -> None:
+    stage(host, "r1", says=SAYS)
+    go(host, "r1")
+    kept = json.loads((host.home / "start.json").read_text())
+    assert kept["release"] == "r1"
+    assert kept["lines"] == [SAYS[0], *SAYS[2:]]
+    assert read_engine_log(kept["lines"]).available_bytes == pytest.approx(9.83 * 2**30)
+    # The fake journal is one for all starts, unlike a real one's; this one says nothing.
+    (host.unit / "log").unlink()
+    stage(host, "r2")
+    go(host, "r2")
+    assert not (host.home / "start.json").exists()
+
+
+def test_a_release_serves_also_when_nothing_of_its_memory_can_be_kept(host: FakeHost) -> None:
+    (host.home / "start.json").mkdir(parents=True)
+    stage(host, "r1", says=SAYS)
+    assert go(host, "r1")["changed"]
+    assert host.linked("current") == "r1"
 
 
 def wait_for(condition: Any, seconds: float = 10.0) -> None:

@@ -187,11 +187,13 @@ def test_an_engine_s_links_releases_and_records(tmp_path: Path) -> None:
     put(home / "releases/r2/release.json", "{not json")
     (home / "current").symlink_to("releases/r1")
     put(home / "golive.json", {"phase": "switched"})
+    put(home / "start.json", {"release": "r1", "gpus": [], "lines": ["KV cache size: 1 tokens"]})
     found = read({"llm_root": str(tmp_path), "engines": ["main"]})["engines"]["main"]
     assert (found["current"], found["previous"]) == ("r1", None)
     assert found["releases"]["r1"] == {"id": "r1"}
     assert "is not JSON" in found["releases"]["r2"]["error"]
     assert found["golive"] == {"phase": "switched"}
+    assert found["start"]["release"] == "r1"
 
 
 def test_sysctl_files_are_read_in_systemd_s_order(
