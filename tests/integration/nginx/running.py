@@ -84,6 +84,7 @@ class StubEngine:
     seen: list[dict[str, Any]] = field(default_factory=list)
     silent_seconds: float = 0.0
     disconnected: int = 0
+    sent: list[float] = field(default_factory=list)  # when each chunk of the last stream was sent
     _server: uvicorn.Server | None = None
     _thread: threading.Thread | None = None
 
@@ -120,8 +121,10 @@ class StubEngine:
         gone = asyncio.create_task(receive())
         answer.append((b"content-type", b"text/event-stream"))
         await send({"type": "http.response.start", "status": 200, "headers": answer})
+        self.sent = []
         for number in range(CHUNKS):
             chunk = f"data: {number}\n\n".encode()
+            self.sent.append(time.monotonic())
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await asyncio.wait({gone}, timeout=CHUNK_GAP_SECONDS)
             if gone.done():
@@ -268,19 +271,18 @@ class Gateway:
             return Answer(response.status, response.getheaders(), response.read())
 
     def stream(self, headers: dict[str, str]) -> Iterator[tuple[float, bytes]]:
-        """A streamed completion: seconds since it was asked for, and a line, for each event."""
+        """A streamed completion: when it was here (monotonic) and a line, for each event."""
         connection = http.client.HTTPSConnection(
             "127.0.0.1", self.https_port, timeout=20, context=tls()
         )
         try:
-            begun = time.monotonic()
             connection.request("POST", "/v1/chat/completions", b'{"stream": true}', headers)
             response = connection.getresponse()
             assert response.status == 200
             assert response.getheader("Content-Type") == "text/event-stream"
             for line in response:
                 if line.strip():
-                    yield time.monotonic() - begun, line.strip()
+                    yield time.monotonic(), line.strip()
         finally:
             connection.close()
 
