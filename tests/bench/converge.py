@@ -186,4 +186,7 @@ def put_back(*, was_down: bool) -> None:
         daemon.stop(hub_directory())
         hosts.down()
     else:
-        lab_session.drop(NAMES)
+        with hosts.exclusive_as_root("down"):
+            lab = lifecycle.open_lab(current_layout())
+            lab_session.drop(lab, NAMES)
+            lifecycle.tidy(lab)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Print a line of progress past pytest's capturing."""
-    capturing = request.config.pluginmanager.get_plugin("capturemanager")
+    capturing: Any = request.config.pluginmanager.get_plugin("capturemanager")
 
     def write(text: str) -> None:
         with capturing.global_and_fixture_disabled():

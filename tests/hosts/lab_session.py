@@ -54,7 +54,7 @@ def bring_up(*, keep: bool) -> Callable[[], None]:
     with hosts.exclusive_as_root("up", install=True):
         lab = lifecycle.open_lab(layout)
         if not keep:
-            _drop(lab, [host.name for host in HOSTS])  # what a killed test run has left
+            drop(lab, [host.name for host in HOSTS])  # what a killed test run has left
         for host in lifecycle.bring_up(lab, list(HOSTS)):
             hosts.wait_ssh(host.name)
         lifecycle.tidy(lab)
@@ -76,7 +76,7 @@ def bring_up(*, keep: bool) -> Callable[[], None]:
             return
         with hosts.exclusive_as_root("down"):
             lab = lifecycle.open_lab(layout)
-            _drop(lab, [host.name for host in HOSTS])
+            drop(lab, [host.name for host in HOSTS])
             lifecycle.tidy(lab)
 
     return put_back
@@ -93,7 +93,7 @@ def publish_second_model(hub: Path) -> None:
     shutil.rmtree(made, ignore_errors=True)
 
 
-def _drop(lab: lifecycle.Lab, names: Iterable[str]) -> None:
+def drop(lab: lifecycle.Lab, names: Iterable[str]) -> None:
     known = [name for name in names if name in lab.state.hosts]
     for name in known:
         lifecycle.stop_host(lab, name)
