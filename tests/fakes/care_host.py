@@ -79,6 +79,7 @@ if os.path.exists(locked):
     sys.exit("dpkg: error: dpkg frontend lock was locked by another process with pid 4711")
 if os.path.exists(home + "/dies"):
     os.kill(os.getppid(), 9)
+    sys.exit()  # or the hold would come about a moment later, while the test goes on
 held = held | set(names) if action == "hold" else held - set(names)
 open(home + "/held", "w").write(" ".join(sorted(held)))
 """
