@@ -198,8 +198,9 @@ def _print(
     *,
     layouts: bool,
 ) -> None:
-    for foresight, changes in found:
-        print(plan_report.host_text(foresight, changes))
+    for group in plan_report.groups(found):
+        print(group.text)
+        foresight = group.first
         if layouts and foresight.shape is not None and foresight.hardware.gpus:
             settings = fleet.hosts[foresight.host].settings
             verdicts = all_layouts(

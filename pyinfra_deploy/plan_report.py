@@ -1,34 +1,114 @@
-"""What `fleet plan` prints for people: a host a paragraph, what is refused last and in full."""
+"""What `fleet plan` prints for people: equal hosts in one paragraph, what is refused last."""
 
 from __future__ import annotations
 
+import re
+import textwrap
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyinfra_deploy.planning.finding import Finding
     from pyinfra_deploy.planning.foresight import Foresight
+    from pyinfra_deploy.planning.gpu_memory import Range
     from pyinfra_deploy.planning.memory import MemoryBudget
     from pyinfra_deploy.planning.node_engines import NodeEngine
     from pyinfra_deploy.planning.parallelism import LayoutVerdict
 
 GIB = 1024**3
+WIDTH = 100
+_NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
 
-def host_text(foresight: Foresight, changes: Sequence[str] | None) -> str:
-    """One host: hardware, model and memory, what a deploy would change, findings."""
-    lines = [f"{foresight.host}: {verdict(foresight)}", f"  hardware  {hardware(foresight)}"]
+@dataclass(frozen=True)
+class Line:
+    """A line to be wrapped; its later lines begin at `hanging`."""
+
+    text: str
+    indent: int = 0
+    hanging: int = 12
+
+    def __str__(self) -> str:
+        return textwrap.fill(
+            self.text,
+            WIDTH,
+            initial_indent=" " * self.indent,
+            subsequent_indent=" " * self.hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Hosts of which the same is to be said; `body` is that, without their names."""
+
+    foresights: tuple[Foresight, ...]
+    body: tuple[Line, ...]
+
+    @property
+    def first(self) -> Foresight:
+        return self.foresights[0]
+
+    @property
+    def text(self) -> str:
+        names = host_ranges([one.host for one in self.foresights])
+        many = len(self.foresights)
+        head = f"{names}: {verdict(self.first)}" + (f" ({many} hosts alike)" if many > 1 else "")
+        lines = [Line(head, hanging=4), *_rows([("hardware", hardware(self.foresights))])]
+        return "\n".join(map(str, [*lines, *self.body]))
+
+
+def groups(found: Iterable[tuple[Foresight, Sequence[str] | None]]) -> list[Group]:
+    """In the inventory's order, the refused ones last: nearest to where the reader is."""
+    alike: dict[tuple[str, tuple[str, ...], tuple[Line, ...]], list[Foresight]] = {}
+    for foresight, changes in found:
+        # Wrapped only when they are printed: for a hundred hosts it would take half a second.
+        key = (verdict(foresight), tuple(_machine(foresight)), tuple(_body(foresight, changes)))
+        alike.setdefault(key, []).append(foresight)
+    every = [Group(tuple(hosts), body) for (_, _, body), hosts in alike.items()]
+    return sorted(every, key=lambda group: (bool(group.first.refused), group.first.unknown))
+
+
+def _body(foresight: Foresight, changes: Sequence[str] | None) -> Iterator[Line]:
+    """Model and memory, what a deploy would change, findings."""
+    rows = []
     if foresight.shape is not None:
-        lines.append(f"  model     {foresight.shape.label}, {_weights(foresight)}")
+        rows.append(("model", f"{foresight.shape.label}, {_weights(foresight)}"))
     if foresight.budget is not None:
-        lines += [f"  {label:<9} {text}" for label, text in memory(foresight.budget)]
+        rows += memory(foresight.budget)
     if foresight.placement is not None:
-        lines.append(f"  placement {foresight.placement}")
+        rows.append(("placement", str(foresight.placement)))
     if changes is not None:
-        lines += _changes(changes)
-    lines += [f"  {line}" for finding in foresight.findings for line in finding_lines(finding)]
-    return "\n".join(lines)
+        listed = changes or ["none: the host is as the settings want it"]
+        rows += [("" if at else "changes", text) for at, text in enumerate(listed)]
+    yield from _rows(rows)
+    for finding in foresight.findings:
+        yield from finding_lines(finding)
+
+
+def _rows(rows: Iterable[tuple[str, str]]) -> list[Line]:
+    return [Line(f"  {label:<9} {text}") for label, text in rows]
+
+
+def host_ranges(names: Sequence[str]) -> str:
+    """["gpu01", "gpu02", "gpu03", "web"] is "gpu01-gpu03, web"; names keep their order."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+
+
+def _follows(before: str, name: str) -> bool:
+    one, other = _NUMBERED.fullmatch(before), _NUMBERED.fullmatch(name)
+    if one is None or other is None or one[1] != other[1] or len(one[2]) != len(other[2]):
+        return False
+    return int(other[2]) == int(one[2]) + 1
 
 
 def verdict(foresight: Foresight) -> str:
@@ -40,7 +120,18 @@ def verdict(foresight: Foresight) -> str:
     return "ok" if not warnings else f"ok, {warnings} warning{'s' if warnings > 1 else ''}"
 
 
-def hardware(foresight: Foresight) -> str:
+def hardware(alike: Sequence[Foresight]) -> str:
+    """Of hosts that differ in their free disk space at most."""
+    free = [
+        one.hardware.disk_free_bytes / GIB
+        for one in alike
+        if one.hardware.disk_free_bytes is not None
+    ]
+    disk = [f"{_span(min(free), max(free), '.0f')} GiB free on disk"] if free else []
+    return ", ".join([*_machine(alike[0]), *disk])
+
+
+def _machine(foresight: Foresight) -> list[str]:
     found = foresight.hardware
     counts: dict[str, int] = {}
     for gpu in found.gpus:
@@ -54,9 +145,13 @@ def hardware(foresight: Foresight) -> str:
         parts.append(f"{found.cpu_count} CPUs")
     if found.memory_total_bytes:
         parts.append(f"{found.memory_total_bytes / GIB:.0f} GiB")
-    if found.disk_free_bytes is not None:
-        parts.append(f"{found.disk_free_bytes / GIB:.0f} GiB free on disk")
-    return ", ".join(parts)
+    return parts
+
+
+def _span(low: float, high: float, form: str) -> str:
+    """ "5.6 to 15.9", or one number where both read the same."""
+    first, last = format(low, form), format(high, form)
+    return first if first == last else f"{first} to {last}"
 
 
 def _weights(foresight: Foresight) -> str:
@@ -67,7 +162,7 @@ def _weights(foresight: Foresight) -> str:
     return f"{shape.weights.total_bytes / GIB:.1f} GiB of weights ({quantization}){context}"
 
 
-def memory(budget: MemoryBudget) -> Iterable[tuple[str, str]]:
+def memory(budget: MemoryBudget) -> Iterator[tuple[str, str]]:
     """(label, text) of a budget; sizes are per GPU, the fullest one."""
     low, high = budget.available.low / GIB, budget.available.high / GIB
     yield (
@@ -75,48 +170,48 @@ def memory(budget: MemoryBudget) -> Iterable[tuple[str, str]]:
         f"{budget.layout}: {budget.weights_bytes / GIB:.1f} GiB of weights per GPU, "
         f"utilization {budget.utilization:g} of {budget.total.middle / GIB:.2f} GiB",
     )
-    source = "the engine's own figure" if budget.source == "measured" else "estimate, low to high"
+    source = (
+        "the engine's own figure, from its start with this release"
+        if budget.source == "measured"
+        else "an estimate, low to high"
+    )
     per_token = budget.cache_bytes_per_token
-    each = f", {per_token:,.0f} bytes per token" if per_token else ""
-    yield "KV cache", f"{low:.1f} to {high:.1f} GiB per GPU ({source}){each}"
+    each = f"; {per_token:,.0f} bytes per token" if per_token else ""
+    yield "KV cache", f"{_span(low, high, '.1f')} GiB per GPU ({source}){each}"
     if budget.tokens is not None and budget.requests is not None:
         typical = budget.typical_requests
         at_typical = (
-            f", {typical.low:.0f} to {typical.high:.0f} at {budget.typical_tokens}"
+            f", {_span(typical.low, typical.high, '.0f')} of {budget.typical_tokens:,}"
             if typical is not None
             else ""
         )
         yield (
             "requests",
-            f"{budget.requests.low:.1f} to {budget.requests.high:.1f} at once at "
-            f"max-model-len {budget.max_model_len}{at_typical}; "
-            f"{budget.tokens.low:,.0f} to {budget.tokens.high:,.0f} tokens",
+            f"{_span(budget.requests.low, budget.requests.high, '.1f')} at once of max-model-len "
+            f"{budget.max_model_len:,}{at_typical}; "
+            f"{_span(budget.tokens.low, budget.tokens.high, ',.0f')} tokens",
         )
     if budget.longest_context is not None:
-        yield (
-            "context",
-            f"max-model-len up to {budget.longest_context.low:,.0f} fits in any case, "
-            f"above {budget.longest_context.high:,.0f} in none",
-        )
+        yield "context", _context(budget.longest_context)
 
 
-def _changes(changes: Sequence[str]) -> list[str]:
-    if not changes:
-        return ["  changes   none: the host is as the settings want it"]
-    return [f"  {'changes' if not index else '':<9} {text}" for index, text in enumerate(changes)]
+def _context(longest: Range) -> str:
+    """Both ends are cut at what the model was made for, or at max-model-len above that."""
+    if longest.low == longest.high:
+        return f"max-model-len up to {longest.low:,.0f} fits"
+    low, high = f"{longest.low:,.0f}", f"{longest.high:,.0f}"
+    return f"max-model-len up to {low} fits in any case, above {high} in none"
 
 
-def finding_lines(finding: Finding) -> list[str]:
-    head = f"{finding.severity:<9} {finding.subject}: {finding.message} [{finding.id}]"
-    lines = [head]
+def finding_lines(finding: Finding) -> Iterator[Line]:
+    yield Line(f"  {finding.severity:<9} {finding.subject}: {finding.message} [{finding.id}]")
     for label, text in (
         ("seen", finding.evidence),
         ("fix", finding.fix if finding.severity != "note" else ""),
         ("source", finding.source if finding.severity == "refuse" else ""),
     ):
         if text:
-            lines.append(f"{'':<9}   {label}: {text}")
-    return lines
+            yield Line(f"{label + ':':<8}{text}", 12, 20)
 
 
 def layouts_text(verdicts: Sequence[LayoutVerdict], engines: Sequence[NodeEngine] = ()) -> str:
@@ -126,12 +221,11 @@ def layouts_text(verdicts: Sequence[LayoutVerdict], engines: Sequence[NodeEngine
     for one in verdicts:
         mark = "no" if not one.legal else ("yes", "maybe", "no")[one.fits]
         why = one.why if one.legal else "; ".join(one.reasons)
-        lines.append(f"  {mark:<6} {one.layout!s:<16} {why}")
+        lines.append(str(Line(f"  {mark:<6} {one.layout!s:<16} {why}", hanging=26)))
     if engines:
         each = "; ".join(map(str, engines))
-        lines.append(
-            f"  {'yes':<6} {f'{len(engines)} engines':<16} one for each NUMA node: {each}."
-        )
+        said = f"  {'yes':<6} {f'{len(engines)} engines':<16} one for each NUMA node: {each}."
+        lines.append(str(Line(said, hanging=26)))
     return "\n".join(lines)
 
 
@@ -139,7 +233,7 @@ def summary(foresights: Sequence[Foresight], not_read: Sequence[str]) -> str:
     refused = [one.host for one in foresights if one.refused]
     parts = [f"{len(foresights) - len(refused)} of {len(foresights)} hosts would be deployed"]
     if refused:
-        parts.append(f"refused: {', '.join(refused)}")
+        parts.append(f"refused: {host_ranges(refused)}")
     if not_read:
-        parts.append(f"could not be read: {', '.join(not_read)}")
-    return "; ".join(parts) + "."
+        parts.append(f"could not be read: {host_ranges(not_read)}")
+    return str(Line("; ".join(parts) + ".", hanging=4))
