@@ -16,12 +16,14 @@ from pyinfra_deploy.facts.errors import UnreadableOutput
 from pyinfra_deploy.facts.hardware import DriverFailure, Gpu, GpuProcess
 from pyinfra_deploy.facts.nvidia_failure import failure_in, what_it_is
 from pyinfra_deploy.facts.values import (
+    UNCLEAR,
     Doubts,
-    flag,
+    flag_in,
     is_absent,
-    number,
+    number_in,
     pci_address,
     whole,
+    whole_in,
     words,
 )
 
@@ -171,14 +173,29 @@ class _Reader:
     def _where(self, paths: tuple[str, ...]) -> str:
         return f"GPU {self.index}: {paths[0]}"
 
+    def _doubt(self, paths: tuple[str, ...]) -> None:
+        self.doubts.add(self._where(paths), str(self.text(*paths)))
+
     def whole(self, units: tuple[str, ...], *paths: str) -> int | None:
-        return whole(self.text(*paths), units, self._where(paths), self.doubts)
+        value = whole_in(self.text(*paths), units)
+        if value is UNCLEAR:
+            self._doubt(paths)
+            return None
+        return value
 
     def number(self, units: tuple[str, ...], *paths: str) -> float | None:
-        return number(self.text(*paths), units, self._where(paths), self.doubts)
+        value = number_in(self.text(*paths), units)
+        if value is UNCLEAR:
+            self._doubt(paths)
+            return None
+        return value
 
     def flag(self, yes: str, no: str, *paths: str) -> bool | None:
-        return flag(self.text(*paths), (yes,), (no,), self._where(paths), self.doubts)
+        value = flag_in(self.text(*paths), (yes,), (no,))
+        if value is UNCLEAR:
+            self._doubt(paths)
+            return None
+        return value
 
     def words(self, *paths: str) -> str | None:
         return words(self.text(*paths), self._where(paths), self.doubts)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
+from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Literal
 
 # Words of nvidia-smi in place of a value that the card or the driver does not have, in brackets in
 # CSV and without in XML. Anything else that is no value is reported, never taken for "no value".
@@ -52,43 +50,71 @@ def is_absent(text: str | None) -> bool:
     return text is None or text.strip().strip("[]").lower() in _ABSENT
 
 
-def number(text: str | None, units: Iterable[str], where: str, doubts: Doubts) -> float | None:
+def number(text: str | None, units: tuple[str, ...], where: str, doubts: Doubts) -> float | None:
     """ "46068 MiB" with units ("MiB",) is 46068.0; a number without unit is taken too."""
-    if text is None or is_absent(text):
-        return None
-    value, unit = _number(text)
-    if value is None or (unit and unit not in units):
-        doubts.add(where, text)
+    value = number_in(text, units)
+    if value is UNCLEAR:
+        doubts.add(where, str(text))
         return None
     return value
 
 
-@lru_cache(maxsize=4096)
-def _number(text: str) -> tuple[float | None, str]:
-    match = _NUMBER.fullmatch(text.strip())
-    return (float(match.group(1)), match.group(2)) if match else (None, "")
-
-
-def whole(text: str | None, units: Iterable[str], where: str, doubts: Doubts) -> int | None:
+def whole(text: str | None, units: tuple[str, ...], where: str, doubts: Doubts) -> int | None:
     """As `number`, for values that have no fraction."""
-    value = number(text, units, where, doubts)
-    if value is not None and value != int(value):
+    value = whole_in(text, units)
+    if value is UNCLEAR:
         doubts.add(where, str(text))
         return None
-    return None if value is None else int(value)
+    return value
 
 
 def flag(
-    text: str | None, yes: Iterable[str], no: Iterable[str], where: str, doubts: Doubts
+    text: str | None, yes: tuple[str, ...], no: tuple[str, ...], where: str, doubts: Doubts
 ) -> bool | None:
     """True or False for the given words; None where nvidia-smi has no answer."""
+    value = flag_in(text, yes, no)
+    if value is UNCLEAR:
+        doubts.add(where, str(text))
+        return None
+    return value
+
+
+class Unclear(Enum):
+    """What is there, and is no value of its kind."""
+
+    UNCLEAR = "unclear"
+
+
+UNCLEAR = Unclear.UNCLEAR
+
+
+# The same without a place to complain at: for whoever reads many values, most of them clear.
+@lru_cache(maxsize=4096)
+def number_in(text: str | None, units: tuple[str, ...]) -> float | Literal[Unclear.UNCLEAR] | None:
+    if text is None or is_absent(text):
+        return None
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or (match.group(2) and match.group(2) not in units):
+        return UNCLEAR
+    return float(match.group(1))
+
+
+@lru_cache(maxsize=4096)
+def whole_in(text: str | None, units: tuple[str, ...]) -> int | Literal[Unclear.UNCLEAR] | None:
+    value = number_in(text, units)
+    if value is None or value is UNCLEAR:
+        return value
+    return int(value) if value == int(value) else UNCLEAR
+
+
+@lru_cache(maxsize=4096)
+def flag_in(
+    text: str | None, yes: tuple[str, ...], no: tuple[str, ...]
+) -> bool | Literal[Unclear.UNCLEAR] | None:
     if text is None or is_absent(text):
         return None
     word = text.strip().strip("[]")
-    if word in yes or word in no:
-        return word in yes
-    doubts.add(where, text)
-    return None
+    return word in yes if word in yes or word in no else UNCLEAR
 
 
 def words(text: str | None, where: str, doubts: Doubts) -> str | None:
