@@ -5,10 +5,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyinfra.api import Config, FunctionCommand, Inventory, State, StringCommand
+from pyinfra.api import (
+    Config,
+    FunctionCommand,
+    Inventory,
+    State,
+    StringCommand,
+    connectors,
+    inventory,
+)
+from pyinfra.api import host as host_module
 from pyinfra.connectors.fake import FakeConnector
 from pyinfra.connectors.util import CommandOutput, OutputLine
 from pyinfra.context import ctx_host, ctx_state
@@ -126,8 +136,16 @@ class PyinfraWorld:
         return True
 
 
+# pyinfra reads the metadata of every installed package for each host that it makes.
+all_connectors = cache(connectors.get_all_connectors)
+execution_connectors = cache(connectors.get_execution_connectors)
+
+
 def make_world(monkeypatch: pytest.MonkeyPatch, *names: str) -> PyinfraWorld:
     """Time does not pass in it: what sleeps moves a clock of its own."""
+    monkeypatch.setattr(inventory, "get_all_connectors", all_connectors)
+    monkeypatch.setattr(inventory, "get_execution_connectors", execution_connectors)
+    monkeypatch.setattr(host_module, "get_execution_connector", execution_connectors().get)
     state = State(Inventory(([f"@fake/{name}" for name in names], {})), Config())
     world = PyinfraWorld(state, Script())
     for host in state.inventory:
