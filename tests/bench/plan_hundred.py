@@ -2,7 +2,7 @@
 
 Hosts of eight L20 with a snapshot each, half of them deployed, some with something wrong; no two
 have the same outputs, as UUIDs, temperatures and logs differ between real hosts. The model's index
-has the size of the real one, 73,000 tensors. docs/measurements.md has the result.
+has the size of the real one, 72,000 tensors. docs/measurements.md has the result.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def different(text: str, number: int) -> str:
 
 
 def model(directory: Path) -> Path:
-    """The fixture's documents with an index of the real size, 7 MB."""
+    """The fixture's documents with an index of the real size, 8 MB."""
     directory.mkdir()
     for name in ("config.json", "listing.json"):
         (directory / name).write_bytes((QWEN3_235B / name).read_bytes())
