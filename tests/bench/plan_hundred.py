@@ -115,7 +115,7 @@ def different(text: str, number: int) -> str:
 
 
 def model(directory: Path) -> Path:
-    """The fixture's documents with an index of the real size, 8 MB."""
+    """The fixture's documents with an index of the real size, 7 MB."""
     directory.mkdir()
     for name in ("config.json", "listing.json"):
         (directory / name).write_bytes((QWEN3_235B / name).read_bytes())
