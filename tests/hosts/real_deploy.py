@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pyinfra_deploy.settings import Fleet
 
 INVENTORY = "inventories/lab.py"
+TIMEOUT_SECONDS = 900
 
 
 def deploy(*options: str) -> Ran:
@@ -40,25 +42,27 @@ class RealDeploy:
     def __init__(self) -> None:
         self._running: Running | None = None
         self._ran: Ran | None = None
-        self._began = 0.0
+        self._watch = threading.Thread(target=self._wait, daemon=True)
+        self.seconds = 0.0
         self.starts_before_reboot: dict[str, str] = {}
 
     def begin(self) -> None:
         if self._running is None:
-            self._began = time.monotonic()
             self._running = pyinfra_run.start(REPOSITORY, INVENTORY, "--limit", REAL)
+            self._watch.start()
+
+    def _wait(self) -> None:
+        assert self._running is not None
+        began = time.monotonic()
+        self._ran = self._running.finish(TIMEOUT_SECONDS)
+        self.seconds = time.monotonic() - began
 
     def end(self) -> Ran:
         """Wait for it. The result, the same at each call."""
         self.begin()
-        if self._ran is None and self._running is not None:
-            self._ran = self._running.finish()
-        assert self._ran is not None
+        self._watch.join(TIMEOUT_SECONDS)
+        assert self._ran is not None, f"it did not end within {TIMEOUT_SECONDS} s"
         return self._ran
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
 
     def stop(self) -> None:
         if self._running is not None:

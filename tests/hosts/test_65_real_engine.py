@@ -76,7 +76,7 @@ def official_client(service: Service, key: str) -> Iterator[openai.OpenAI]:
 
 def test_first_deploy(fleet: Fleet, real_deploy: RealDeploy, say: Callable[[str], None]) -> None:
     ran = real_deploy.end().done()
-    say(f"the real vLLM's first deploy ended {real_deploy.seconds:.0f} s ago or less")
+    say(f"the real vLLM's first deploy took {real_deploy.seconds:.0f} s, beside other tests")
     assert ran.finished(REAL)
     ran.said("verify: stream:", "verify: burst:")
     key = keyfile.first_key_path(fleet)
