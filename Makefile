@@ -27,7 +27,7 @@ check: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# No root, no lab, no other program than git, openssl and a shell: seconds.
+# No root, no lab, no other programs than openssl and bash: seconds.
 unit: $(VENV)/.ready
 	$(BIN)/python -m pytest -q tests/unit
 
