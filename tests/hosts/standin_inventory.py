@@ -66,6 +66,9 @@ class Checkout:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        # What write() writes without changes. A test that has deployed something else for good
+        # puts it here, so that those after it need not go back.
+        self.base = copy.deepcopy(SETTINGS)
         for directory in ("group_vars", f"inventories/{NAME}"):
             (root / directory).mkdir(parents=True, exist_ok=True)
         for name in SHARED:
@@ -86,14 +89,11 @@ class Checkout:
         host_variables: dict[str, dict[str, Any]] | None = None,
         **changes: dict[str, Any],
     ) -> None:
-        """Write hosts (default: both) and settings; `changes` are laid over SETTINGS, by section.
-
-        Values of None take a key out.
-        """
+        """Write hosts (default: both) and settings; `changes` are laid over `base`, by section."""
         names = hosts or (DEBIAN12, DEBIAN13)
         extra = host_variables or {}
         layout = current_layout()
-        settings = copy.deepcopy(SETTINGS)
+        settings = copy.deepcopy(self.base)
         for section, values in changes.items():
             settings[section].update(values)
         own = {
