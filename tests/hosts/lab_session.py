@@ -6,10 +6,15 @@ stand-in engine by an inventory of the tests' own. An operator's hosts are left 
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import time
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import pytest
 
 from lab import hosts, lifecycle, network
 from lab.hub import daemon
@@ -23,11 +28,11 @@ from tests.standin import wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 REAL = "gpu101"
 DEBIAN12 = "gpu102"
 DEBIAN13 = "t81"
+RUN_LOCK = Path("/run/lock/fleet-hosts-tests.lock")
 FIRST_MODEL = "lab/tiny-qwen3-moe"
 SECOND_MODEL = "lab/tiny-second"
 # The roles are in the inventory of whoever deploys to a host. In the lab's own, the stand-in hosts
@@ -48,6 +53,7 @@ def bring_up(*, keep: bool) -> Callable[[], None]:
     """
     layout = current_layout()
     hub = hub_directory()
+    alone = _only_run()
     done: list[bool] = []
     was_down = not hosts.status()
     hub_ran = daemon.running_process(hub) is not None
@@ -67,6 +73,7 @@ def bring_up(*, keep: bool) -> Callable[[], None]:
         if keep or done:
             return
         done.append(True)
+        alone.close()
         shutil.rmtree(models_directory(hub) / SECOND_MODEL, ignore_errors=True)
         (wheels_directory(hub) / wheel.WHEEL_NAME).unlink(missing_ok=True)
         if not hub_ran:
@@ -80,6 +87,26 @@ def bring_up(*, keep: bool) -> Callable[[], None]:
             lifecycle.tidy(lab)
 
     return put_back
+
+
+def _only_run() -> TextIO:
+    """The lock of all runs of these tests on this machine, held as long as the file is open: the
+    hosts' names and addresses are fixed."""
+    RUN_LOCK.parent.mkdir(parents=True, exist_ok=True)
+    file = RUN_LOCK.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        pytest.exit(
+            f"another run of the hosts' tests uses the same hosts ({file.read().strip()}): wait "
+            "for its end",
+            returncode=1,
+        )
+    file.truncate(0)
+    file.write(f"process {os.getpid()} in {Path.cwd()}")
+    file.flush()
+    return file
 
 
 def publish_second_model(hub: Path) -> None:
