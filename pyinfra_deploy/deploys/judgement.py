@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.facts.assemble import assemble
 from pyinfra_deploy.facts.collected import TIMEOUT_SECONDS, CollectedOutputs
+from pyinfra_deploy.facts.hardware import Hardware
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.model_source import model_is_on_host, model_of_hub
 from pyinfra_deploy.planning.foresight import Foresight, foresee
@@ -38,7 +39,8 @@ def judge(
             return None
     assert settings.model is not None
     assert settings.runtime is not None
-    hardware = assemble(host.name, outputs, settings.llm_root)
+    # A host that computes on its CPU is not read for its GPUs, so nothing of it is missing.
+    hardware = assemble(host.name, outputs, settings.llm_root) if outputs else bare(host, snapshot)
     return foresee(
         host.name,
         settings,
@@ -49,4 +51,17 @@ def judge(
         model_on_host=model_is_on_host(settings, snapshot),
         start=recorded_start(snapshot, settings.engine.name),
         planned=planned,
+    )
+
+
+def bare(host: Host, snapshot: Mapping[str, Any]) -> Hardware:
+    """What the snapshot tells of a host whose GPUs nobody asked for."""
+    disk = (snapshot.get("disk") or {}).get("llm_root") or {}
+    memory = snapshot.get("memory") or {}
+    return Hardware(
+        host.name,
+        cpu_count=snapshot.get("cpus"),
+        memory_total_bytes=memory.get("total_bytes"),
+        memory_available_bytes=memory.get("available_bytes"),
+        disk_free_bytes=disk.get("free_bytes"),
     )
