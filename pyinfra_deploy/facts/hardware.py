@@ -7,6 +7,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+FailureKind = Literal[
+    "not-installed",
+    "no-driver",
+    "mismatch",
+    "no-devices",
+    "gpu-lost",
+    "unknown-error",
+    "no-library",
+    "hang",
+    "truncated",
+    "unreadable",
+]
 LinkClass = Literal["X", "NV", "PIX", "PXB", "PHB", "NODE", "SYS"]
 
 
@@ -101,18 +113,7 @@ class PciGpu:
 class DriverFailure:
     """nvidia-smi did not list GPUs. kind is what its text means; text is the line itself."""
 
-    kind: Literal[
-        "not-installed",
-        "no-driver",
-        "mismatch",
-        "no-devices",
-        "gpu-lost",
-        "unknown-error",
-        "no-library",
-        "hang",
-        "truncated",
-        "unreadable",
-    ]
+    kind: FailureKind
     text: str
     pci_address: str | None = None
 

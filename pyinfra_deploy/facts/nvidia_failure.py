@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
-from pyinfra_deploy.facts.hardware import DriverFailure
+from pyinfra_deploy.facts.hardware import DriverFailure, FailureKind
 from pyinfra_deploy.facts.values import pci_address
-
-FailureKind = Literal[
-    "not-installed",
-    "no-driver",
-    "mismatch",
-    "no-devices",
-    "gpu-lost",
-    "unknown-error",
-    "no-library",
-    "hang",
-    "truncated",
-    "unreadable",
-]
 
 # Exit statuses that the collector writes and that timeout(1) and the shell use.
 TIMED_OUT = 124
