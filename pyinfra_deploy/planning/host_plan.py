@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import wanted
@@ -32,7 +32,6 @@ class HostPlan:
     groups: frozenset[str]
     settings: Settings
     findings: tuple[Finding, ...] = ()
-    python_missing: bool = False
     packages: tuple[str, ...] = ()
     program: bool = False
     files: tuple[ManagedFile, ...] = ()
@@ -58,7 +57,6 @@ class HostPlan:
     verify: str = ""
     generation: int = 0
     lease: Mapping[str, Any] | None = None
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def refused(self) -> tuple[Finding, ...]:
@@ -150,7 +148,6 @@ def plan_host(
         "groups": groups,
         "settings": settings,
         "findings": findings,
-        "python_missing": bool(snapshot.get("python_missing")),
         "packages": tuple(
             name for name in wanted.packages(groups, settings, snapshot) if not installed.get(name)
         ),
