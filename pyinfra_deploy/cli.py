@@ -20,6 +20,7 @@ COMMANDS = {
     "pyinfra_deploy.facts_commands": ("facts",),
     "pyinfra_deploy.plan_commands": ("plan",),
     "pyinfra_deploy.findings_commands": ("findings",),
+    "pyinfra_deploy.runtime.commands": ("runtime",),
 }
 
 

@@ -1,0 +1,1 @@
+"""`fleet runtime`: locks, wheels and runtimes, from the control machine."""
