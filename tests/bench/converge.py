@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COUNTS = (1, 3, 6, 10)
-NAMES = tuple(f"gpu{number}" for number in range(121, 131))
+NAMES = tuple(f"gpu{number}" for number in range(111, 121))
 GROUPS = frozenset({"gpu", "gateway"})
 PLAYBOOK = Path(__file__).with_name("converge.yml")
 

@@ -58,7 +58,11 @@ SETTINGS: dict[str, Any] = {
         },
     },
 }
-PYTHON = {DEBIAN12: "3.11", DEBIAN13: "3.13"}
+
+
+def python_of(host: str) -> str:
+    """Debian's own Python: the lab's gpuN run Debian 12, its tN Debian 13."""
+    return "3.11" if host.startswith("gpu") else "3.13"
 
 
 class Checkout:
@@ -99,8 +103,8 @@ class Checkout:
         own = {
             name: {
                 "ansible_host": address_of(name),
-                "runtime": {**settings["runtime"], "python": PYTHON[name]},
-                "model": {**settings["model"], "id": MODELS[name]},
+                "runtime": {**settings["runtime"], "python": python_of(name)},
+                "model": {**settings["model"], "id": MODELS.get(name, FIRST_MODEL)},
                 **extra.get(name, {}),
             }
             for name in names
