@@ -17,6 +17,7 @@ from pyinfra_deploy.settings.fleet import Fleet, FleetHost, load_fleet
 from pyinfra_deploy.settings.problems import Problem, SettingsError
 from pyinfra_deploy.settings.schema import Settings
 from pyinfra_deploy.settings.secret import Secret
+from pyinfra_deploy.settings.unreachable import tell_next_moves
 
 HostWithData = tuple[str, dict[str, Any]]
 Groups = dict[str, tuple[list[HostWithData], dict[str, Any]]]
@@ -64,6 +65,7 @@ def pyinfra_inventory(inventory_file: str) -> Groups:
         raise SystemExit(1) from None
     for warning in fleet.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    tell_next_moves()
     return groups
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fakes.repository import HOSTS
 
 if TYPE_CHECKING:
     from tests.fakes.repository import Repository
@@ -82,3 +87,32 @@ def test_ansible_is_not_imported(repository: Repository) -> None:
         "assert not [m for m in sys.modules if m.split('.')[0] == 'ansible']"
     )
     subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("address", "move"),
+    [
+        ("127.0.0.1", "nothing answers there: is the host up"),
+        ("nowhere.invalid", "the name is not known to this machine's resolver"),
+    ],
+)
+def test_a_host_out_of_reach_comes_with_the_next_move(
+    repository: Repository, address: str, move: str
+) -> None:
+    with socket.socket() as bound:  # bound and not listening: the port is refused
+        bound.bind(("127.0.0.1", 0))
+        repository.write(
+            "inventories/prod/hosts.yml",
+            HOSTS.replace(
+                "vars: {",
+                f"vars: {{ansible_port: {bound.getsockname()[1]}, ansible_host: {address}, ",
+            ).replace("[01:02]", "01"),
+        )
+        repository.write(
+            "inventories/prod.py",
+            "from pyinfra_deploy.settings import pyinfra_inventory\n"
+            "globals().update(pyinfra_inventory(__file__))\n",
+        )
+        done = _pyinfra(repository, "-y", "inventories/prod.py", "exec", "--", "true")
+    assert done.returncode != 0
+    assert f"nothing was changed on it. Next: {move}" in " ".join(done.stderr.split())

@@ -1,0 +1,77 @@
+"""What to do about a host that pyinfra could not connect to: its own message names host and cause.
+
+pyinfra connects before deploy.py runs, and ends there when no host is left; its callbacks can be
+given only to a state that has its inventory. So this hangs on its log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+# As Host.connect() logs what connectors/ssh.py raises (pyinfra 3.10).
+_CONNECT_ERROR = re.compile(
+    r"^\s*\[(?P<host>[^\]]+)\]\s+(?P<why>(Authentication error|SSH error|SSH host key error"
+    r"|Could not resolve hostname|Could not connect|EOF error) \(.*)",
+    re.DOTALL,
+)
+# How the messages of pyinfra's ssh connector begin (pyinfra 3, connectors/ssh.py), or what paramiko
+# has put in them, and the next move; the first that is found counts.
+NEXT_MOVES = (
+    (
+        "no host key for",
+        "its host key is not known here: compare its fingerprint with the host's own "
+        "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then connect once with ssh and accept",
+    ),
+    (
+        "host key",
+        "its host key is another than the one known here: only if the host was installed anew, "
+        "ssh-keygen -R ADDRESS, then connect once with ssh and compare the fingerprint",
+    ),
+    (
+        "authentication error",
+        "the host lets this user and key not in: try `ssh USER@ADDRESS` by hand; set ansible_user "
+        "and ansible_ssh_private_key_file, or put the public key into its authorized_keys",
+    ),
+    (
+        "could not resolve",
+        "the name is not known to this machine's resolver: mend ansible_host in hosts.yml, or give "
+        "the address",
+    ),
+    (
+        # paramiko's NoValidConnectionsError: refused, or no route to the host.
+        "unable to connect to port",
+        "nothing answers there: is the host up (ping it, ask its BMC), does sshd run, and are "
+        "ansible_host and ansible_port right? Without it for now: --exclude {host}",
+    ),
+    (
+        "",
+        "is it switched on and on the network (ping it, ask its BMC), and are ansible_host and "
+        "ansible_port right? Without it for now: --exclude {host}",
+    ),
+)
+
+
+def next_move(host: str, message: str) -> str:
+    """One line for the operator, after pyinfra's own `message` on why `host` was not reached."""
+    lowered = message.lower()
+    move = next(move for sign, move in NEXT_MOVES if sign in lowered)
+    return f"nothing was changed on it. Next: {move.format(host=host)}"
+
+
+class NextMove(logging.Filter):
+    """Adds the next move to what pyinfra logs of a host that it could not connect to."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        found = _CONNECT_ERROR.search(_COLOURS.sub("", str(record.msg)))
+        if found and record.levelno == logging.ERROR:
+            record.msg = f"{record.msg}\n    {next_move(found['host'], found['why'])}"
+        return True
+
+
+def tell_next_moves() -> None:
+    """Have pyinfra print them, from here on in this process."""
+    logger = logging.getLogger("pyinfra")
+    if not any(isinstance(known, NextMove) for known in logger.filters):
+        logger.addFilter(NextMove())

@@ -1,0 +1,29 @@
+"""What is said after pyinfra's own message for a host that it could not connect to."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyinfra_deploy.settings.unreachable import next_move
+
+
+@pytest.mark.parametrize(
+    ("message", "move"),
+    [
+        ("Authentication error (username=ops, key=~/.ssh/id): failed", "try `ssh USER@ADDRESS`"),
+        ("SSH host key error (Host key for gpu01 does not match.)", "ssh-keygen -R ADDRESS"),
+        (
+            "SSH error (StrictPolicy: No host key for 10.0.0.9 found in known_hosts)",
+            "compare its fingerprint",
+        ),
+        ("Could not resolve hostname ([Errno -2] Name or service not known)", "mend ansible_host"),
+        (
+            "Could not connect ([Errno None] Unable to connect to port 22 on 10.0.0.9)",
+            "does sshd run",
+        ),
+        ("Could not connect (timed out)", "is it switched on"),
+        ("SSH error (Error reading SSH protocol banner)", "--exclude gpu01"),
+    ],
+)
+def test_next_move(message: str, move: str) -> None:
+    assert move in next_move("gpu01", message)
