@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import nginx, wanted
 from pyinfra_deploy.planning.certificate import certificate_reason
+from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.release import digest_of, digest_of_text
 
 if TYPE_CHECKING:
@@ -45,6 +46,29 @@ def plan_gateway(
         ),
         "nginx": _nginx_reason(settings, snapshot, units.get("nginx.service") or {}),
     }
+
+
+def keys_findings(
+    host: str, snapshot: Mapping[str, Any], artefacts: Artefacts
+) -> tuple[Finding, ...]:
+    """A checkout whose keys are older than the host's: it leaves them alone, and says so."""
+    serial = (snapshot.get("gateway") or {}).get("keys_serial")
+    ours = artefacts.keys_serial
+    if not isinstance(serial, int) or serial <= ours:
+        return ()
+    here = f"has serial {ours}" if ours else "is not in this checkout"
+    return (
+        Finding(
+            "gateway.keys-older",
+            "warn",
+            host,
+            "keys.json",
+            f"it {here}, and the host has serial {serial}: keys were changed from another "
+            "checkout. The host keeps its own.",
+            "bring keys.json of the inventory to its newest state (git pull) before the next "
+            "`fleet keys`, which is refused until then",
+        ),
+    )
 
 
 def _activate_reason(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import wanted
 from pyinfra_deploy.planning.engine_plan import plan_engine
-from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, plan_gateway
+from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, plan_gateway
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
 from pyinfra_deploy.planning.placement import drop_in, drop_in_path
 from pyinfra_deploy.planning.preflight import preflight
@@ -171,6 +171,7 @@ def plan_host(
             plan |= {"care": care, "files": plan["files"] + care.files}
     if "gateway" in groups:
         plan |= plan_gateway(settings, snapshot, artefacts, environments, uv, python)
+        plan["findings"] = (*findings, *keys_findings(host, snapshot, artefacts))
     result = HostPlan(**plan)
     why = _verify_reason(result)
     return HostPlan(**(plan | {"verify": why})) if why else result

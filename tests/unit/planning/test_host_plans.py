@@ -8,6 +8,7 @@
       artefacts: {...}           # what the control machine brings along
       reasons: [...]             # what will change, in words and in order
       refused: {id: part of its text}     # instead of reasons
+      warned: {id: part of its text}      # all warnings; not compared where left out
 
 $release, $runtime, $client, $gateway, $uv stand for the names that the start's settings yield,
 $new_release, $new_runtime, ... for those of the case's settings.
@@ -53,7 +54,8 @@ def names(settings: Any, artefacts: Any, prefix: str = "") -> dict[str, str]:
 @pytest.mark.parametrize("case", cases())
 def test_case(case: dict[str, Any]) -> None:
     assert set(case) <= {"start", "groups", "settings", "snapshot", "artefacts", "reasons",
-                         "refused", "changes", "serving", "verified_at_go_live"}  # fmt: skip
+                         "refused", "warned", "changes", "serving",
+                         "verified_at_go_live"}  # fmt: skip
     snapshots, before = starts()
     settings = worlds.settings_with(case.get("settings"))
     artefacts = worlds.artefacts_with(settings, **case.get("artefacts", {}))
@@ -69,6 +71,11 @@ def test_case(case: dict[str, Any]) -> None:
     assert list(refused) == list(case.get("refused", {}))
     for identity, said in case.get("refused", {}).items():
         assert said in refused[identity]
+    if "warned" in case:
+        warned = {found.id: str(found) for found in plan.findings if found.severity == "warn"}
+        assert list(warned) == list(case["warned"])
+        for identity, said in case["warned"].items():
+            assert said in warned[identity]
     expected = [Template(reason).substitute(known) for reason in case.get("reasons", [])]
     assert plan.reasons() == expected
     assert plan.changes is bool(expected)
