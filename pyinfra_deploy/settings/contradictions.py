@@ -109,6 +109,7 @@ def _runtime(runtime: Runtime, root: Path) -> Iterator[Contradiction]:
             f"since {OLDEST_VLLM}.",
             f"use {OLDEST_VLLM} or newer, with a lock file of that version.",
         )
+    yield from _wheelhouse(runtime)
     try:
         text = (root / runtime.lock).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -120,6 +121,35 @@ def _runtime(runtime: Runtime, root: Path) -> Iterator[Contradiction]:
         )
         return
     yield from _lock(runtime, text)
+
+
+def _wheelhouse(runtime: Runtime) -> Iterator[Contradiction]:
+    wheelhouse = runtime.wheelhouse
+    if wheelhouse is None:
+        return
+    written = [
+        name for name in ("path", "url", "serve_from") if getattr(wheelhouse, name) is not None
+    ]
+    if len(written) != 1:
+        yield (
+            ("runtime", "wheelhouse"),
+            f"runtime.wheelhouse has {' and '.join(written) or 'none of path, url and serve_from'}:"
+            " hosts take wheels from exactly one place.",
+            "write one: path: /srv/wheels, or url: http://files.example.com/wheels/, or "
+            "serve_from: first.",
+        )
+    elsewhere = [
+        name
+        for name in ("index_url", "extra_index_urls", "find_links")
+        if getattr(runtime, name) and wheelhouse.serve_from is None
+    ]
+    for name in elsewhere:
+        yield (
+            ("runtime", name),
+            f"runtime.{name} and runtime.wheelhouse are both set, and a host with a wheelhouse "
+            "asks no other place.",
+            "remove one of them.",
+        )
 
 
 def _lock(runtime: Runtime, text: str) -> Iterator[Contradiction]:

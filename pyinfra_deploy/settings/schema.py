@@ -27,16 +27,13 @@ from pyinfra_deploy.settings.kinds import (
     OneLine,
     Origin,
     PerMinute,
-    PipArgument,
     Port,
-    PythonVersion,
-    RepositoryPath,
     Revision,
     Seconds,
     Slug,
     Url,
-    VllmVersion,
 )
+from pyinfra_deploy.settings.runtime_section import Runtime as Runtime
 from pyinfra_deploy.settings.secret import Secret
 from pyinfra_deploy.settings.section import LENIENT, Section, required, setting
 
@@ -111,50 +108,6 @@ class GpuHost(Section):
         "its maximum does not show a bad slot. null: what is known of the model, and x4 or less "
         "is refused.",
         16,
-    )
-
-
-class Runtime(Section):
-    """The Python environment that vLLM runs in, built on the host from a lock file."""
-
-    vllm: VllmVersion = required(
-        "Version of vLLM. At least 0.10.1.1, since the engine serves on a Unix socket. The lock "
-        "has to contain exactly this version.",
-        "0.33.0",
-    )
-    kind: Literal["venv"] = setting("venv", "How the environment is made.", "venv")
-    lock: RepositoryPath = required(
-        "Lock file of the environment: every package with its version and SHA-256, as `uv pip "
-        "compile --generate-hashes` writes it. locks/README.md tells how to make one.",
-        "locks/runtime/vllm-0.33.0-cu130-py312-linux_x86_64.txt",
-    )
-    python: PythonVersion = setting(
-        "3.12",
-        "Python of the environment. /usr/bin/python3.N of that version has to be on the host; "
-        "a lock file is made for one version.",
-        "3.12",
-    )
-    device: Literal["cuda", "cpu"] = setting(
-        "cuda", "What the engine computes on. cpu is for trials.", "cuda"
-    )
-    installer: Literal["uv", "pip"] = setting(
-        "uv", "Which program installs the lock. Both check every hash.", "uv"
-    )
-    index_url: Url | None = setting(
-        None,
-        "Package index to install from. null: whatever the host's pip configuration says.",
-        "https://pypi.example.com/simple",
-    )
-    extra_index_urls: Annotated[tuple[Url, ...], LENIENT] = setting(
-        (), "Further package indexes.", ["https://download.pytorch.org/whl/cu130"]
-    )
-    find_links: Annotated[tuple[Url, ...], LENIENT] = setting(
-        (),
-        "Pages or directories, as URLs, that list wheels.",
-        ["http://mirror.example.com/wheels/"],
-    )
-    pip_args: Annotated[tuple[PipArgument, ...], LENIENT] = setting(
-        (), "Further arguments of the installer, one per item.", ["--no-cache"]
     )
 
 
@@ -234,6 +187,14 @@ class Engine(Section):
         "are nearest to each other. Numbers as nvidia-smi -L prints them, or UUIDs, which belong "
         "into host_vars.",
         [0, 1, 2, 3],
+    )
+    keep_releases: int = setting(
+        3,
+        "Releases kept on a host, the running one and the one before it among them; older ones are "
+        "removed at the end of a deploy that changed something.",
+        3,
+        ge=2,
+        le=100,
     )
     numa: Literal["auto", "off"] = setting(
         "auto",
