@@ -13,6 +13,7 @@ from pyinfra_deploy.deploys.artefacts import artefacts_for, signing_problem
 from pyinfra_deploy.deploys.judgement import judge
 from pyinfra_deploy.facts.snapshot import read_snapshot
 from pyinfra_deploy.operations import host_steps, packing
+from pyinfra_deploy.operations.order import keep_inventory_order
 from pyinfra_deploy.operations.program import report_refusal, sudo_refused
 from pyinfra_deploy.planning import (
     engine_plan,
@@ -41,6 +42,7 @@ APT_WAIT = "-o DPkg::Lock::Timeout=600"
 def plan_this_host() -> HostPlan | None:
     """Read the host once and decide everything. None when the host is refused, which has then
     been printed, with nothing changed on it."""
+    keep_inventory_order(host.state)
     settings: Settings = host.data.settings
     groups = frozenset(host.groups)
     artefacts = artefacts_for(host.data.fleet, settings)

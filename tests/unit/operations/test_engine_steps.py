@@ -13,6 +13,7 @@ from pyinfra.api.operations import run_ops
 
 from pyinfra_deploy.deploys.verify import verification_for
 from pyinfra_deploy.operations import engine_steps, gate, service_checks
+from pyinfra_deploy.operations.order import keep_inventory_order
 from pyinfra_deploy.planning import host_plan
 from tests.fakes.pyinfra_host import ROOT, refusal
 from tests.unit.planning import worlds
@@ -139,7 +140,8 @@ def test_checks_are_told_one_by_one(world: PyinfraWorld, caplog: pytest.LogCaptu
 
 
 def go_live_on_all(world: PyinfraWorld, plan: HostPlan) -> list[str]:
-    """As pyinfra runs it host by host, in an order of its own; the hosts in that order."""
+    """As pyinfra runs it host by host; the hosts in that order."""
+    keep_inventory_order(world.state)
     add_op(world.state, engine_steps.go_live, plan=plan, verification=None, _serial=True)
     with contextlib.suppress(PyinfraError):  # "No hosts remaining!" where all of them have failed
         run_ops(world.state)
@@ -156,7 +158,7 @@ def test_after_a_failure_no_other_host_is_switched(
     for host in HOSTS:
         jobs_end(world, FAILED if host == failing else {"state": "done"}, host=host)
     switched = go_live_on_all(world, plan_of(engine=NEW))
-    assert switched[-1] == failing
+    assert switched == list(HOSTS[: HOSTS.index(failing) + 1])
     left_alone = set(HOSTS) - set(switched)
     for host in left_alone:
         said = f"[@fake/{host}] left alone: the go-live on @fake/{failing} failed; this host still"
@@ -169,7 +171,7 @@ def test_after_a_failure_no_other_host_is_switched(
 def test_while_all_is_well_every_host_is_switched_in_its_turn(world: PyinfraWorld) -> None:
     for host in HOSTS:
         jobs_end(world, {"state": "running"}, {"state": "done"}, host=host)
-    assert sorted(go_live_on_all(world, plan_of(engine=NEW))) == list(HOSTS)
+    assert go_live_on_all(world, plan_of(engine=NEW)) == list(HOSTS)
     assert world.state.failed_hosts == set()
 
 
@@ -182,3 +184,16 @@ def test_a_run_of_its_own_has_a_gate_of_its_own(
     gate.close(world.state, world.host("gpu01"))
     assert gate.closed_by(world.state) == "@fake/gpu02"
     assert gate.closed_by(make_world(monkeypatch, "gpu01").state) is None
+
+
+def test_hosts_go_in_the_inventorys_order_also_after_some_have_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tests.fakes.pyinfra_host import make_world
+
+    names = [f"gpu{number}" for number in (9, 10, 1, 4, 2, 8, 3, 7, 5, 6)]
+    world = make_world(monkeypatch, *names)
+    keep_inventory_order(world.state)
+    world.state.fail_hosts({world.host("gpu4"), world.host("gpu9")})
+    expected = [f"@fake/{name}" for name in names if name not in ("gpu4", "gpu9")]
+    assert [host.name for host in world.state.inventory.get_active_hosts()] == expected
