@@ -26,10 +26,12 @@ from pyinfra_deploy.operations.model_source import (
 from pyinfra_deploy.planning import host_plan
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.foresight import Foresight, KnownModel, as_document, foresee
+from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.parallelism import all_layouts
 from pyinfra_deploy.planning.preflight import preflight
 from pyinfra_deploy.planning.start_figures import recorded_start
 from pyinfra_deploy.settings.fleet import load_fleet
+from pyinfra_deploy.shares import in_shares
 
 if TYPE_CHECKING:
     import argparse
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from pyinfra_deploy.planning.host_plan import HostPlan
     from pyinfra_deploy.settings.fleet import Fleet, FleetHost
+    from pyinfra_deploy.settings.schema import Settings
 
 REFUSED = 1
 UNKNOWN = 2
@@ -72,11 +75,10 @@ def _plan(arguments: argparse.Namespace) -> int:
     hosts = facts_commands.chosen(fleet, arguments.limit)
     with _without_collector(), tempfile.TemporaryDirectory(prefix="fleet-plan-") as scratch:
         directory, not_read, printed = _facts(fleet, hosts, arguments.facts, Path(scratch))
-        found = [
-            _host(fleet, fleet.hosts[host], directory, arguments.model_config)
-            for host in hosts
-            if host not in not_read
-        ]
+        known = [fleet.hosts[host] for host in hosts if host not in not_read]
+        for host in known[:1]:
+            _model(fleet, host.settings, arguments.model_config)  # before the shares: read once
+        found = in_shares(lambda host: _host(fleet, host, directory, arguments.model_config), known)
     if arguments.json:
         print(json.dumps(_document(found, not_read), indent=2))
     else:
@@ -128,14 +130,15 @@ def _host(
         hardware = assemble(host.name, outputs, settings.llm_root)
         snapshot = _snapshot(outputs)
     if snapshot is not None:
-        more += preflight(host.name, host.groups, settings, snapshot)
-    model = KnownModel()
-    if settings.model is not None:
-        model = (
-            model_of_directory(model_config)
-            if model_config is not None
-            else model_of_hub(settings.model, fleet.root)
-        )
+        artefacts = artefacts_for(_data(fleet), settings)
+        locks = artefacts.runtime_lock, artefacts.conda_lock
+        settings = with_python(settings, *locks, snapshot)
+        if settings.runtime is not None and settings.runtime.conda is not None:
+            # Whether conda is asked for anything depends on what is to be built.
+            more += _host_plan(fleet, host, snapshot, None).findings
+        else:
+            more += preflight(host.name, host.groups, settings, snapshot)
+    model = _model(fleet, settings, model_config)
     lock = packing.lock_text(settings.runtime.lock) if settings.runtime else ""
     on_host = model_is_on_host(settings, snapshot)
     start = recorded_start(snapshot, settings.engine.name)
@@ -148,6 +151,14 @@ def _host(
     if snapshot is None or foresight.refused:
         return foresight, None
     return foresight, _host_plan(fleet, host, snapshot, foresight).reasons()
+
+
+def _model(fleet: Fleet, settings: Settings, model_config: Path | None) -> KnownModel:
+    if settings.model is None:
+        return KnownModel()
+    if model_config is not None:
+        return model_of_directory(model_config)
+    return model_of_hub(settings.model, fleet.root)
 
 
 def _snapshot(outputs: Mapping[str, raw.RawOutput]) -> Mapping[str, Any] | None:
@@ -176,10 +187,13 @@ def _not_collected(host: str, directory: Path, error: UnreadableOutput) -> Findi
 def _host_plan(
     fleet: Fleet, host: FleetHost, snapshot: Mapping[str, Any], foresight: Foresight | None
 ) -> HostPlan:
-    data = {"name": fleet.name, "directory": str(fleet.directory), "root": str(fleet.root)}
-    artefacts = artefacts_for(data, host.settings)
+    artefacts = artefacts_for(_data(fleet), host.settings)
     seen = (foresight.placement, foresight.hardware) if foresight else (None, None)
     return host_plan.plan_host(host.name, host.groups, host.settings, snapshot, artefacts, *seen)
+
+
+def _data(fleet: Fleet) -> dict[str, Any]:
+    return {"name": fleet.name, "directory": str(fleet.directory), "root": str(fleet.root)}
 
 
 def _document(

@@ -8,6 +8,7 @@ hand and attached to a report.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,11 +73,12 @@ def read_directory(directory: Path) -> dict[str, RawOutput]:
     Raises UnreadableOutput when there is no such directory, or nothing in it is known.
     """
     try:
-        names = {entry.name for entry in directory.iterdir() if entry.is_file()}
+        with os.scandir(directory) as entries:  # tells files apart without a call for each
+            names = {entry.name for entry in entries if entry.is_file()}
     except OSError as error:
         raise UnreadableOutput(f"{directory} cannot be read: {error.strerror}") from error
     found = {
-        name: _read(directory, name, names)
+        name: _read(f"{directory}/", name, names)
         for name in (*NAMES, SNAPSHOT)
         if names & {name, f"{name}.exit", f"{name}.stderr"}
     }
@@ -101,21 +103,22 @@ def hosts_of(directory: Path) -> tuple[str, ...]:
         raise UnreadableOutput(f"{directory} cannot be read: {error.strerror}") from error
 
 
-def _read(directory: Path, name: str, present: set[str]) -> RawOutput:
+def _read(above: str, name: str, present: set[str]) -> RawOutput:
     texts, problem = {}, ""
     for suffix in ("", ".exit", ".stderr"):
-        if f"{name}{suffix}" not in present:
+        file = f"{name}{suffix}"
+        if file not in present:
             continue
-        path = directory / f"{name}{suffix}"
         try:
-            if path.stat().st_size > MOST_BYTES:
-                problem = f"{path.name} is bigger than any real output"
-                continue
-            texts[suffix] = path.read_bytes().decode("utf-8", "replace")
+            with open(above + file, "rb", buffering=0) as stream:  # noqa: PTH123 - 30 a host
+                if os.fstat(stream.fileno()).st_size > MOST_BYTES:
+                    problem = f"{file} is bigger than any real output"
+                    continue
+                texts[suffix] = stream.read().decode("utf-8", "replace")
         except FileNotFoundError:
             continue
         except OSError as error:
-            problem = f"{path.name} cannot be read: {error.strerror}"
+            problem = f"{file} cannot be read: {error.strerror}"
     status = texts.get(".exit", "").strip()
     if problem:
         return RawOutput("", 1, problem)

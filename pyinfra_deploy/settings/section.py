@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    # Sections are validated inside Settings: a validator of their own is built when it is used.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, secrets masked; pyinfra's `debug-inventory` asks for this."""

@@ -13,8 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 
 class Row(BaseModel):
+    # Rows are validated inside their tables: a validator of their own would be built for nothing.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, defer_build=True
     )
 
 
