@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 COUNTS = (1, 3, 6, 10)
 NAMES = tuple(f"gpu{number}" for number in range(111, 121))
 GROUPS = frozenset({"gpu", "gateway"})
+HEAD = (
+    "| hosts | pyinfra s (least to most) | CPU s | Ansible s (least to most) | CPU s | ratio |\n"
+    "|---|---|---|---|---|---|"
+)
 PLAYBOOK = Path(__file__).with_name("converge.yml")
 
 
@@ -56,7 +60,7 @@ class Timings:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench converge", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
     if os.geteuid() != 0:
         print("needs root: it makes lab hosts", file=sys.stderr)
@@ -65,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         was_down = not hosts.status()
         try:
             checkout = converged(Path(directory))
-            report(measure(checkout, options.rounds))
+            measure(checkout, options.rounds)
         finally:
             put_back(was_down=was_down)
     return 0
@@ -90,10 +94,12 @@ def converged(directory: Path) -> Checkout:
     return checkout
 
 
-def measure(checkout: Checkout, rounds: int) -> dict[tuple[str, int], Timings]:
+def measure(checkout: Checkout, rounds: int) -> None:
+    """Prints a row of the table as soon as it is known: Ansible takes minutes a round."""
     variables = checkout.root / "ansible-variables.json"
     variables.write_text(json.dumps(ansible_variables(checkout)))
     found: dict[tuple[str, int], Timings] = {}
+    print(HEAD, flush=True)
     for count in COUNTS:
         checkout.write(*NAMES[:count])
         ours = pyinfra_run.command(f"inventories/{NAME}.py")
@@ -108,7 +114,11 @@ def measure(checkout: Checkout, rounds: int) -> dict[tuple[str, int], Timings]:
                     timings = found.setdefault((tool, count), Timings())
                     timings.wall.append(wall)
                     timings.cpu.append(cpu)
-    return found
+        ours_here, theirs_here = found["pyinfra", count], found["ansible", count]
+        ratio = statistics.median(theirs_here.wall) / statistics.median(ours_here.wall)
+        print(f"| {count} | {ours_here.row()} | {theirs_here.row()} | {ratio:.1f} |", flush=True)
+    one, ten = (statistics.median(found["pyinfra", count].wall) for count in (1, 10))
+    print(f"\n10 hosts take {ten / one:.2f} times one.")
 
 
 def run(command: list[str], root: Path) -> tuple[float, float]:
@@ -166,19 +176,6 @@ def ansible_variables(checkout: Checkout) -> dict[str, Any]:
         },
         "nginx": {"path": nginx_path, "content": nginx_text},
     }
-
-
-def report(found: dict[tuple[str, int], Timings]) -> None:
-    print(
-        "| hosts | pyinfra s (least to most) | CPU s | Ansible s (least to most) | CPU s | ratio |"
-    )
-    print("|---|---|---|---|---|---|")
-    for count in COUNTS:
-        ours, theirs = found["pyinfra", count], found["ansible", count]
-        ratio = statistics.median(theirs.wall) / statistics.median(ours.wall)
-        print(f"| {count} | {ours.row()} | {theirs.row()} | {ratio:.1f} |")
-    one, ten = (statistics.median(found["pyinfra", count].wall) for count in (1, 10))
-    print(f"\n10 hosts take {ten / one:.2f} times one.")
 
 
 def put_back(*, was_down: bool) -> None:
