@@ -17,9 +17,9 @@ import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from . import SCHEMA_VERSION, child, durable, installer, layout
+from . import SCHEMA_VERSION, child, conda, durable, installer, layout
 from .environment_spec import COMPLETE, Wanted, read_spec
 from .errors import HostError
 from .staging import free_bytes
@@ -43,6 +43,10 @@ print(json.dumps({"version": sys.version.split()[0], "missing": missing}))
 
 def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{state: built|present, path, digest, python, versions, size_bytes, seconds}."""
+    if "miniforge" in spec:
+        from . import miniforge  # which needs this module
+
+        return miniforge.run(spec, progress)
     wanted = read_spec(spec)
     check_parent(wanted.path)
     with held(wanted.path):
@@ -113,7 +117,7 @@ def build(wanted: Wanted, progress: Progress) -> dict[str, Any]:
     progress.phase("check", message=str(wanted.path))
     cache = Path(os.environ.get("CACHE_DIRECTORY", str(layout.cache_root() / "llm-environment")))
     temporary = cache / f"tmp-{wanted.path.parent.name}-{wanted.path.name}"
-    python_version = check_interpreter(wanted)
+    python_version = check_interpreter(wanted) if wanted.conda is None else ""
     check_space(wanted, cache)
     if wanted.path.exists():
         progress.log(f"removed {wanted.path}: it was never completed")
@@ -121,8 +125,16 @@ def build(wanted: Wanted, progress: Progress) -> dict[str, Any]:
     durable.remove_tree(temporary)
     durable.make_directories(temporary, mode=0o700)
     durable.make_directories(cache / "home", mode=0o700)
+    of_conda: dict[str, Any] = {}
     try:
-        make_venv(wanted, progress, cache, temporary)
+        if wanted.conda is None:
+            make_venv(wanted, progress, cache, temporary)
+        else:
+            python_version, made = conda.create(
+                wanted.conda, wanted.path, wanted.python.name.removeprefix("python"),
+                progress, cache, temporary,
+            )  # fmt: skip
+            of_conda = {"conda": made}
         install(wanted, progress, cache, temporary)
     finally:
         durable.remove_tree(temporary)
@@ -145,6 +157,7 @@ def build(wanted: Wanted, progress: Progress) -> dict[str, Any]:
         "versions": versions,
         "size_bytes": size,
         "seconds": round(time.monotonic() - started, 1),
+        **of_conda,
     }
     durable.write_json(wanted.path / COMPLETE, record)
     durable.fsync_directory(wanted.path.parent)
@@ -205,7 +218,16 @@ def refuse_private(python: Path) -> None:
             )
 
 
-def check_space(wanted: Wanted, cache: Path) -> None:
+class Sized(Protocol):
+    """What a build is checked for room by: an environment, or Miniforge."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def bytes_needed(self) -> int: ...
+
+
+def check_space(wanted: Sized, cache: Path) -> None:
     durable.make_directories(cache, mode=0o755)
     for place in (wanted.path.parent, cache):
         free = free_bytes(place)

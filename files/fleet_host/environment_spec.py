@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import fields, installer, layout
+from . import conda_spec, fields, installer, layout
 from .errors import SpecError
 from .installer import Sources
 from .listing import name_problem
@@ -17,7 +17,7 @@ from .listing import name_problem
 COMPLETE = ".fleet-complete.json"
 PARENTS = ("runtimes", "tools")
 KEYS = {"path", "python", "requirements", "installer", "uv", "index_url", "extra_index_urls"}
-KEYS |= {"find_links", "pip_args", "files", "expect", "commands", "bytes_needed"}
+KEYS |= {"find_links", "pip_args", "files", "expect", "commands", "bytes_needed", "conda"}
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
@@ -36,11 +36,14 @@ class Wanted:
     expect: dict[str, str]
     commands: list[str]
     bytes_needed: int
+    conda: conda_spec.Conda | None = None
 
     def digest(self) -> str:
         """What makes an environment another one. Where its packages come from does not, since
         their hashes are in the lock, nor does what is checked of it."""
-        content = [str(self.python), self.requirements, self.files]
+        content: list[Any] = [str(self.python), self.requirements, self.files]
+        if self.conda is not None:
+            content.append(self.conda.lock)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def masked(self, line: str) -> str:
@@ -79,9 +82,11 @@ def read_spec(spec: dict[str, Any]) -> Wanted:
         problem = name_problem(relative)
         if problem or relative == COMPLETE:
             raise SpecError(f"file {relative!r} cannot be placed", f"it {problem}.", "Rename it.")
+    of_conda = spec.get("conda")
+    directory = path / "bin" if of_conda is not None else Path("/usr/bin")
     return Wanted(
         path=path,
-        python=Path(python if python.startswith("/") else f"/usr/bin/python{python}"),
+        python=Path(python if python.startswith("/") else directory / f"python{python}"),
         requirements=requirements,
         packages=installer.locked_packages(requirements),
         installer=tool,
@@ -96,4 +101,5 @@ def read_spec(spec: dict[str, Any]) -> Wanted:
         expect=fields.text_map(spec, "expect"),
         commands=fields.texts(spec, "commands"),
         bytes_needed=fields.whole(spec, "bytes_needed", 0),
+        conda=conda_spec.read(of_conda) if of_conda is not None else None,
     )

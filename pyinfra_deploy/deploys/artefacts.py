@@ -37,6 +37,7 @@ GATEWAY_LOCK = "locks/gateway.txt"
 def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
     """Everything on this machine that the plan of a host with these settings compares with."""
     directory = Path(fleet["directory"])
+    conda = settings.runtime.conda if settings.runtime else None
     return Artefacts(
         program_digest=packing.host_program_digest(),
         units=units_of(settings),
@@ -48,6 +49,7 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
         keys_serial=_keys_serial(directory),
         ca_subject=_ca_subject(directory),
         now=datetime.now(UTC),
+        conda_lock=packing.lock_text(conda.lock) if conda else "",
     )
 
 

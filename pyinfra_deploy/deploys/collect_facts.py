@@ -12,10 +12,9 @@ from pathlib import Path
 from pyinfra import host, logger
 
 from pyinfra_deploy.deploys.artefacts import artefacts_for
-from pyinfra_deploy.deploys.session import snapshot_request
+from pyinfra_deploy.deploys.session import read_host
 from pyinfra_deploy.facts import raw
 from pyinfra_deploy.facts.collected import TIMEOUT_SECONDS, CollectedOutputs, write_directory
-from pyinfra_deploy.facts.snapshot import read_snapshot
 from pyinfra_deploy.operations import host_steps
 
 outputs = host.get_fact(
@@ -26,10 +25,10 @@ outputs = host.get_fact(
 if outputs:
     # What of ours is on the host, for `fleet plan` to tell what a deploy would change.
     settings = host.data.settings
-    request = snapshot_request(
-        settings, frozenset(host.groups), artefacts_for(host.data.fleet, settings)
+    seen = read_host(
+        host, settings, frozenset(host.groups), artefacts_for(host.data.fleet, settings)
     )
-    outputs[raw.SNAPSHOT] = raw.RawOutput(json.dumps(read_snapshot(host, request)))
+    outputs[raw.SNAPSHOT] = raw.RawOutput(json.dumps(seen))
     try:
         write_directory(Path(host.data.facts_directory) / host.data.fleet["host"], outputs)
     except OSError as error:

@@ -11,11 +11,13 @@ from pyinfra.operations import apt
 
 from pyinfra_deploy.deploys.artefacts import artefacts_for, signing_problem
 from pyinfra_deploy.deploys.judgement import judge
+from pyinfra_deploy.facts.conda_terms import read_conda_terms
 from pyinfra_deploy.facts.snapshot import read_snapshot
 from pyinfra_deploy.operations import host_steps, packing
 from pyinfra_deploy.operations.order import keep_inventory_order
 from pyinfra_deploy.operations.program import report_refusal, sudo_refused
 from pyinfra_deploy.planning import (
+    conda_plan,
     engine_plan,
     gateway_plan,
     host_care,
@@ -24,11 +26,14 @@ from pyinfra_deploy.planning import (
     wanted,
 )
 from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.placement import drop_in_path
 from pyinfra_deploy.settings import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pyinfra.api import Host
 
     from pyinfra_deploy.planning.artefacts import Artefacts
     from pyinfra_deploy.planning.foresight import Foresight
@@ -47,7 +52,7 @@ def plan_this_host() -> HostPlan | None:
     groups = frozenset(host.groups)
     artefacts = artefacts_for(host.data.fleet, settings)
     try:
-        snapshot = read_snapshot(host, snapshot_request(settings, groups, artefacts))
+        snapshot = read_host(host, settings, groups, artefacts)
     except EOFError:
         # pyinfra asks for sudo's password at the terminal, where there is one.
         report_refusal(host, "connection", sudo_refused())
@@ -55,6 +60,7 @@ def plan_this_host() -> HostPlan | None:
         return None
     if not snapshot:
         return None  # the host could not be read; pyinfra has said so and dropped it
+    settings = with_python(settings, artefacts.runtime_lock, artefacts.conda_lock, snapshot)
     plan = _planned(settings, groups, snapshot, artefacts)
     if plan is None:
         return None
@@ -79,6 +85,17 @@ def plan_this_host() -> HostPlan | None:
     for reason in plan.reasons():
         host.log(f"will {reason}")
     return plan
+
+
+def read_host(
+    host: Host, settings: Settings, groups: frozenset[str], artefacts: Artefacts
+) -> dict[str, Any]:
+    """The host's snapshot, with what of conda is there where the settings name one."""
+    snapshot = read_snapshot(host, snapshot_request(settings, groups, artefacts))
+    request = conda_plan.facts_request(settings, wanted.BUILD_USER) if "gpu" in groups else None
+    if not snapshot or request is None:
+        return snapshot
+    return {**snapshot, conda_plan.SECTION: read_conda_terms(host, request)}
 
 
 def _planned(

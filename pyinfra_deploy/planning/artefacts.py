@@ -26,3 +26,4 @@ class Artefacts:
     keys_serial: int
     ca_subject: str | None
     now: datetime
+    conda_lock: str = ""

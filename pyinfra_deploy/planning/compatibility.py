@@ -101,6 +101,8 @@ def _newer(host: str, known: Known) -> Finding:
 
 
 def _python(host: str, pinned: Runtime, known: Known) -> Iterator[Finding]:
+    if pinned.python is None:
+        return  # of a host that was not read; one that was has its own finding
     fits = [row.python.contains(pinned.python) for row in known.rows]
     if all(fits):
         return

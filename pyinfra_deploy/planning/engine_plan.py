@@ -57,7 +57,9 @@ def plan_engine(
     """placement: where the host's GPUs were read; an engine on the CPU has none."""
     assert settings.runtime is not None
     assert settings.model is not None
-    runtime = wanted.runtime_environment(settings, artefacts.runtime_lock, f"{uv.path}/bin/uv")
+    runtime = wanted.runtime_environment(
+        settings, artefacts.runtime_lock, f"{uv.path}/bin/uv", artefacts.conda_lock
+    )
     record = _model_record(settings, snapshot)
     client = wanted.modelscope_environment(
         settings, artefacts.modelscope_lock, wanted.tools_python(snapshot), f"{uv.path}/bin/uv"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy.planning import wanted
+from pyinfra_deploy.planning import conda_plan, wanted
 from pyinfra_deploy.planning.engine_plan import plan_engine
 from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, plan_gateway
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
+from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.placement import drop_in, drop_in_path
 from pyinfra_deploy.planning.preflight import preflight
 
@@ -41,6 +42,7 @@ class HostPlan:
     map_count: int | None = None
     care: Care = NO_CARE
     tools: tuple[Environment, ...] = ()
+    conda_terms: str = ""
     runtime: Environment | None = None
     pull: Mapping[str, Any] | None = None
     release: Release | None = None
@@ -80,6 +82,7 @@ class HostPlan:
             lines.append(f"raise vm.max_map_count to {self.map_count}")
         lines += self.care.reasons()
         lines += [f"install {tool.label}" for tool in self.tools]
+        lines += [self.conda_terms] if self.conda_terms else []
         if self.runtime is not None:
             lines.append(f"install {self.runtime.label} as {self.runtime.name}")
         if self.pull is not None:
@@ -137,6 +140,7 @@ def plan_host(
     """
     if settings.runtime is None or settings.runtime.device != "cuda":
         placement = None
+    settings = with_python(settings, artefacts.runtime_lock, artefacts.conda_lock, snapshot)
     findings = preflight(host, groups, settings, snapshot)
     if any(finding.severity == "refuse" for finding in findings):
         return HostPlan(host=host, groups=groups, settings=settings, findings=findings)
@@ -166,6 +170,9 @@ def plan_host(
     plan["tools"] = _missing_tools(groups, settings, artefacts, environments, uv, python)
     if "gpu" in groups:
         plan |= plan_engine(settings, snapshot, artefacts, environments, uv, placement)
+        plan |= _plan_conda(host, settings, snapshot, plan)
+        if any(finding.severity == "refuse" for finding in plan["findings"]):
+            return HostPlan(host=host, groups=groups, settings=settings, findings=plan["findings"])
         if hardware is not None:
             care = plan_care(settings, snapshot, hardware, artefacts.units)
             plan |= {"care": care, "files": plan["files"] + care.files}
@@ -175,6 +182,24 @@ def plan_host(
     result = HostPlan(**plan)
     why = _verify_reason(result)
     return HostPlan(**(plan | {"verify": why})) if why else result
+
+
+def _plan_conda(
+    host: str, settings: Settings, snapshot: Mapping[str, Any], plan: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What an environment of conda's needs before it is built; nothing for one that is there."""
+    if plan["runtime"] is None:
+        return {}
+    facts = snapshot.get(conda_plan.SECTION)
+    findings = conda_plan.conda_findings(host, settings, facts)
+    miniforge = wanted.miniforge_environment(settings)
+    environments = snapshot.get("environments") or {}
+    install = miniforge is not None and wanted.missing(miniforge, environments)
+    return {
+        "findings": (*plan["findings"], *findings),
+        "tools": (*plan["tools"], *([miniforge] if install else [])),
+        "conda_terms": conda_plan.terms_in_words(settings, facts),
+    }
 
 
 def managed_files(

@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.planning.interpreter import SUPPORTED, interpreter_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyinfra_deploy.settings.schema import Settings
 
-# Distribution -> the Python versions that its own packages bring.
-SUPPORTED = {
-    ("debian", "12"): ("3.11",),
-    ("debian", "13"): ("3.13",),
-    ("ubuntu", "22.04"): ("3.10",),
-    ("ubuntu", "24.04"): ("3.12",),
-}
 # The newest layout of a host's state that this version understands (design: older tools refuse).
 STATE_SCHEMA_VERSION = 1
 # Sections of the snapshot that decisions are made from.
@@ -48,7 +42,7 @@ def _findings(
     yield from _operating_system(host, snapshot)
     yield from _state(host, snapshot)
     if "gpu" in groups:
-        yield from _interpreter(host, settings, snapshot)
+        yield from interpreter_findings(host, settings, snapshot)
         yield from _runtime_space(host, settings, snapshot)
     if "gateway" in groups:
         yield from _ports(host, settings, snapshot)
@@ -125,25 +119,6 @@ def _state(host: str, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
             "a newer version of this project has written this host's state",
             "update this checkout (git pull) and run again",
             evidence=f"schema {version}, this version knows {STATE_SCHEMA_VERSION}",
-        )
-
-
-def _interpreter(host: str, settings: Settings, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
-    assert settings.runtime is not None
-    wanted = settings.runtime.python
-    system = snapshot["os"]
-    packaged = SUPPORTED.get((str(system.get("id")), str(system.get("version_id"))), ())
-    present = f"/usr/bin/python{wanted}" in (system.get("pythons") or [])
-    if wanted not in packaged and not present and packaged:
-        yield Finding(
-            "runtime.no-interpreter",
-            "refuse",
-            host,
-            "runtime.python",
-            f"Python {wanted} is neither on the host nor among its distribution's packages",
-            f'write runtime.python: "{packaged[0]}" with a lock for that version, or install '
-            f"/usr/bin/python{wanted} on the host yourself",
-            evidence=f"{system.get('id')} {system.get('version_id')} has {', '.join(packaged)}",
         )
 
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy.planning.preflight import GIB, RUNTIME_FREE_BYTES, SUPPORTED
+from pyinfra_deploy.planning.conda_plan import conda_job, conda_root, miniforge_name
+from pyinfra_deploy.planning.interpreter import SUPPORTED, packaged_pythons
+from pyinfra_deploy.planning.preflight import GIB, RUNTIME_FREE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyinfra_deploy.settings.runtime_section import Runtime
     from pyinfra_deploy.settings.schema import Settings
 
 ENGINE_USER = "llm"
@@ -24,6 +27,8 @@ NGINX_USER = "www-data"
 # Triton compiles a small C launcher when an engine starts, so a CUDA host needs a compiler and
 # Python's headers ("Failed to find C compiler" otherwise).
 COMPILER_PACKAGES = ("gcc", "g++", "libc6-dev")
+# An installed Miniforge is about 500 MB, its installer and what it unpacks another 300.
+MINIFORGE_FREE_BYTES = 2 * GIB
 TOKEN_CREDENTIAL = "hub-token"  # noqa: S105 - a file's name
 
 
@@ -65,13 +70,13 @@ def packages(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, 
     """The distribution packages a host needs, sorted."""
     wanted = {"python3", "python3-venv", "ca-certificates"}
     if "gpu" in groups and settings.runtime is not None:
-        version = settings.runtime.python
         cuda = settings.runtime.device == "cuda"
-        present = f"/usr/bin/python{version}" in (snapshot["os"].get("pythons") or [])
-        # An interpreter that somebody has put there has no packages to ask apt for.
-        if not present or _is_packaged(snapshot, version):
-            wanted |= {f"python{version}", f"python{version}-venv"}
-            wanted |= {f"python{version}-dev"} if cuda else set()
+        for version in _pythons(settings.runtime):
+            present = f"/usr/bin/python{version}" in (snapshot["os"].get("pythons") or [])
+            # An interpreter that somebody has put there has no packages to ask apt for.
+            if not present or version in packaged_pythons(snapshot["os"]):
+                wanted |= {f"python{version}", f"python{version}-venv"}
+                wanted |= {f"python{version}-dev"} if cuda else set()
         # vLLM's CPU kernels are linked to it, and on CUDA hosts it binds workers to NUMA nodes.
         wanted |= {"libnuma1", *(COMPILER_PACKAGES if cuda else ())}
         if cuda and settings.engine.args.get("numa-bind") is True:
@@ -84,9 +89,13 @@ def packages(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, 
     return sorted(wanted)
 
 
-def _is_packaged(snapshot: Mapping[str, Any], version: str) -> bool:
-    system = snapshot["os"]
-    return version in SUPPORTED.get((str(system.get("id")), str(system.get("version_id"))), ())
+def _pythons(runtime: Runtime) -> tuple[str, ...]:
+    """Versions whose packages are needed; of all distributions, before the host is known."""
+    if runtime.kind == "conda":
+        return ()  # conda's brings its headers too
+    if runtime.python is not None:
+        return (runtime.python,)
+    return tuple(version for versions in SUPPORTED.values() for version in versions)
 
 
 def sysusers(groups: frozenset[str]) -> str:
@@ -163,15 +172,36 @@ def gateway_environment(
     )  # fmt: skip
 
 
-def runtime_environment(settings: Settings, lock: str, uv: str | None) -> Environment:
+def runtime_environment(
+    settings: Settings, lock: str, uv: str | None, conda_lock: str = ""
+) -> Environment:
     """The vLLM runtime that the settings pin."""
     assert settings.runtime is not None
     runtime = settings.runtime
+    conda = runtime.conda if runtime.kind == "conda" else None
+    python = f"/usr/bin/python{runtime.python}"
     return _environment(
         settings, f"vLLM {runtime.vllm}", "runtimes", f"vllm-{runtime.vllm}", lock,
-        f"/usr/bin/python{runtime.python}", runtime.installer, uv,
+        python if conda is None else str(runtime.python), runtime.installer, uv,
         commands=["vllm"], bytes_needed=RUNTIME_FREE_BYTES[runtime.device] - GIB,
+        conda=conda_job(settings, conda, requirements(conda_lock)) if conda else None,
     )  # fmt: skip
+
+
+def miniforge_environment(settings: Settings) -> Environment | None:
+    """The conda that the deploy installs; None where the settings name none to install."""
+    conda = settings.runtime.conda if settings.runtime else None
+    if conda is None or conda.miniforge is None:
+        return None
+    installer = conda.miniforge
+    path = conda_root(settings, conda)
+    job = {
+        "path": path,
+        "miniforge": {"path": installer.path, "url": installer.url, "sha256": installer.sha256},
+        "bytes_needed": MINIFORGE_FREE_BYTES,
+    }
+    name = miniforge_name(installer)
+    return Environment("Miniforge", name, path, digest=installer.sha256, job=job)
 
 
 def _environment(
@@ -187,10 +217,11 @@ def _environment(
     files: Mapping[str, str] | None = None,
     commands: list[str] | None = None,
     bytes_needed: int = 0,
+    conda: Mapping[str, Any] | None = None,
 ) -> Environment:
     pinned = requirements(lock)
     content = "".join(f"{path}\0{text}\0" for path, text in sorted((files or {}).items()))
-    identity = f"{pinned}\n{python}\n{content}"
+    identity = f"{pinned}\n{python}\n{content}" + (f"\n{conda['lock']}" if conda else "")
     digest = hashlib.sha256(identity.encode()).hexdigest()
     name = f"{stem}-{digest[:12]}"
     path = f"{settings.llm_root}/{directory}/{name}"
@@ -209,6 +240,8 @@ def _environment(
         "commands": commands or [],
         "bytes_needed": bytes_needed,
     }
+    if conda:
+        job["conda"] = dict(conda)
     return Environment(label=label, name=name, path=path, digest=digest, job=job)
 
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from pyinfra_deploy.settings.conda_contradictions import conda_contradictions
+from pyinfra_deploy.settings.lock_header import python_of_lock
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
     from pathlib import Path
@@ -110,6 +113,7 @@ def _runtime(runtime: Runtime, root: Path) -> Iterator[Contradiction]:
             f"use {OLDEST_VLLM} or newer, with a lock file of that version.",
         )
     yield from _wheelhouse(runtime)
+    yield from conda_contradictions(runtime, root)
     try:
         text = (root / runtime.lock).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -121,6 +125,18 @@ def _runtime(runtime: Runtime, root: Path) -> Iterator[Contradiction]:
         )
         return
     yield from _lock(runtime, text)
+    yield from _python(runtime, text)
+
+
+def _python(runtime: Runtime, text: str) -> Iterator[Contradiction]:
+    """A lock is made for one Python: its wheels are built for that one."""
+    locked = python_of_lock(text)
+    if locked is not None and runtime.python is not None and runtime.python != locked:
+        yield (
+            ("runtime", "python"),
+            f"is {runtime.python}, and the lock file {runtime.lock} was made for Python {locked}.",
+            f'write python: "{locked}" or leave it out, or make a lock for {runtime.python}.',
+        )
 
 
 def _wheelhouse(runtime: Runtime) -> Iterator[Contradiction]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from pyinfra_deploy.settings.conda_section import Conda
 from pyinfra_deploy.settings.kinds import (
     DataPath,
     PipArgument,
@@ -50,16 +51,22 @@ class Runtime(Section):
         "has to contain exactly this version.",
         "0.33.0",
     )
-    kind: Literal["venv"] = setting("venv", "How the environment is made.", "venv")
+    kind: Literal["venv", "conda"] = setting(
+        "venv",
+        "How the environment is made. venv: from a Python of the host. conda: with a Python that "
+        "conda brings (docs/runtimes.md). vLLM and what it needs come from `lock` in both.",
+        "venv",
+    )
     lock: RepositoryPath = required(
         "Lock file of the environment: every package with its version and SHA-256, as `uv pip "
         "compile --generate-hashes` writes it. locks/README.md tells how to make one.",
         "locks/runtime/vllm-0.33.0-cu130-py312-linux_x86_64.txt",
     )
-    python: PythonVersion = setting(
-        "3.12",
-        "Python of the environment. /usr/bin/python3.N of that version has to be on the host; "
-        "a lock file is made for one version.",
+    python: PythonVersion | None = setting(
+        None,
+        "Python of the environment. null: the one that the lock was made for, as its header says; "
+        "of a lock that does not say, one that this vLLM supports and the host has. With kind: "
+        "venv it is /usr/bin/python3.N, from the distribution's packages or put there by you.",
         "3.12",
     )
     device: Literal["cuda", "cpu"] = setting(
@@ -90,6 +97,7 @@ class Runtime(Section):
         "place. null: index_url, extra_index_urls and find_links.",
         {"path": "/srv/wheels"},
     )
+    conda: Conda | None = setting(None, "Required with kind: conda.", {})
     keep: int = setting(
         3,
         "Runtimes kept on a host. One that a release uses is kept in any case; of the others the "
