@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from . import chassis_fans, durable, events, fields, holds, layout, systemctl
+from . import chassis_fans, durable, events, fields, holds, layout, programs, systemctl
 from .errors import HostError
 
 # A unit of the chassis' fans proves within a minute that they react.
 START_SECONDS = 240.0
 SMI_SECONDS = 60.0
+SMI_FIXES = programs.Fixes(
+    absent="Install the NVIDIA driver in full.",
+    hangs="Drain the host and reboot it; then look at 'journalctl -k -b -1 | grep Xid'.",
+    fails="Run nvidia-smi on the host; 'fleet plan' says what its answer means.",
+)
 DISTRIBUTION_UNIT = "nvidia-persistenced.service"
 OUR_UNIT = "llm-persistence.service"
 DAEMON = "usr/bin/nvidia-persistenced"
@@ -153,19 +157,8 @@ def _enable_distribution_unit() -> None:
 
 
 def persistence_is_on() -> bool:
+    """Of every GPU. HostError when nvidia-smi does not tell."""
     command = ["nvidia-smi", "--query-gpu=persistence_mode", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SMI_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise HostError(
-            "nvidia-smi does not tell the persistence mode", f"{error}.", "Run it by hand."
-        ) from error
-    modes = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    return done.returncode == 0 and bool(modes) and all(mode == "Enabled" for mode in modes)
+    answer = programs.output_of(command, SMI_SECONDS, SMI_FIXES)
+    modes = [line.strip() for line in answer.splitlines() if line.strip()]
+    return bool(modes) and all(mode == "Enabled" for mode in modes)

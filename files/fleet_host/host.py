@@ -6,14 +6,18 @@ import contextlib
 import grp
 import pwd
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from . import SCHEMA_VERSION, durable, events, fields, layout, snapshot, systemctl
+from . import SCHEMA_VERSION, durable, events, fields, layout, programs, snapshot, systemctl
 from .errors import HostError, SpecError
 
 TOOL_TIMEOUT_SECONDS = 60.0
+TOOL_FIXES = programs.Fixes(
+    absent="Install systemd's package in full.",
+    hangs="Look at 'journalctl -b -p warning' on the host: a directory of users may not answer.",
+    fails="Mend what it names, then run again.",
+)
 # Drop-ins of our engines' units are all that may be removed: what else is ours stays, and the rest
 # is not ours.
 REMOVABLE = re.compile(
@@ -41,8 +45,9 @@ def prepare(request: dict[str, Any]) -> dict[str, Any]:
     sysusers, tmpfiles = fields.text(request, "sysusers"), fields.text(request, "tmpfiles")
     first = [item for item in files if item["path"] in (sysusers, tmpfiles)]
     changed = [path for item in first if (path := _write(item))]
-    _tool(["systemd-sysusers", sysusers])
-    _tool(["systemd-tmpfiles", "--create", tmpfiles])
+    programs.output_of(["systemd-sysusers", sysusers], TOOL_TIMEOUT_SECONDS, TOOL_FIXES)
+    create = ["systemd-tmpfiles", "--create", tmpfiles]
+    programs.output_of(create, TOOL_TIMEOUT_SECONDS, TOOL_FIXES)
     state = layout.llm_root() / "state"
     schema = state / "schema_version"
     if not schema.exists() or schema.read_text().strip() != str(SCHEMA_VERSION):
@@ -125,30 +130,6 @@ def _group(name: str) -> int:
             "systemd-sysusers did not create it.",
             "Run: systemd-sysusers /etc/sysusers.d/llm-fleet.conf, and see what it says.",
         ) from error
-
-
-def _tool(command: list[str]) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TOOL_TIMEOUT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise HostError(
-            f"{command[0]} could not be run", f"{error}.", "Install systemd's package in full."
-        ) from error
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        raise HostError(
-            f"'{' '.join(command)}' failed with exit code {done.returncode}",
-            (lines or ["it printed no reason."])[-1],
-            "Mend what it names, then run again.",
-            lines,
-        )
 
 
 def write_credential(request: dict[str, Any]) -> dict[str, Any]:

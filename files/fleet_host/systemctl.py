@@ -4,42 +4,20 @@ from __future__ import annotations
 
 import subprocess
 
-from .errors import HostError
+from . import programs
 
 CALL_TIMEOUT_SECONDS = 30.0
+FIXES = programs.Fixes(
+    absent="Use a systemd host.",
+    hangs="Look at 'systemctl list-jobs' and 'journalctl -b -p warning' on the host.",
+    fails="Look at the unit with 'systemctl status' and 'systemctl cat' on the host.",
+)
 
 
 def call(arguments: list[str], timeout_seconds: float = CALL_TIMEOUT_SECONDS) -> str:
     """Run systemctl and return its stdout. HostError with systemd's own words when it fails."""
     command = ["systemctl", "--no-pager", "--no-ask-password", *arguments]
-    words = " ".join(["systemctl", *arguments])
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_seconds,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        raise HostError(
-            f"'{words}' could not be run", "there is no systemctl here.", "Use a systemd host."
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise HostError(
-            f"'{words}' did not answer within {timeout_seconds:.0f} seconds",
-            "systemd or its bus hangs.",
-            "Look at 'systemctl list-jobs' and 'journalctl -b -p warning' on the host.",
-        ) from error
-    if done.returncode != 0:
-        raise HostError(
-            f"'{words}' failed with exit code {done.returncode}",
-            (done.stderr.strip().splitlines() or ["it printed no reason."])[-1],
-            "Look at the unit with 'systemctl status' and 'systemctl cat' on the host.",
-            done.stderr.strip().splitlines(),
-        )
-    return done.stdout
+    return programs.output_of(command, timeout_seconds, FIXES, " ".join(["systemctl", *arguments]))
 
 
 def show(unit: str, properties: list[str]) -> dict[str, str]:
