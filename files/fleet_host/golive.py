@@ -12,14 +12,20 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from . import durable, engine, events, fields, figures, probe, release, systemctl
+from . import durable, engine, events, fields, figures, probe, proof, release, systemctl
 from .errors import HostError
-from .health import Patience, UnhealthyError, restart, wait_until_serving
+from .health import (
+    RESTART_TIMEOUT_SECONDS,
+    Patience,
+    UnhealthyError,
+    restart,
+    wait_until_serving,
+)
 
 if TYPE_CHECKING:
     from .status import Progress
 
-PENDING = ("draining", "switching", "starting", "reverting")
+PENDING = ("draining", "proving", "switching", "starting", "reverting")
 # Requests that Nginx had let through before it saw the flag reach the engine a moment later.
 QUIET_POLLS = 2
 
@@ -36,6 +42,7 @@ class Wish:
     drain_seconds: int
     enable: bool
     run: str
+    proof: proof.Wanted | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ def read_wish(spec: dict[str, Any]) -> Wish:
         drain_seconds=fields.whole(spec, "drain_seconds"),
         enable=spec.get("enable", True) is True,
         run=fields.text(spec, "run", ""),
+        proof=proof.read_wanted(spec),
     )
 
 
@@ -89,7 +97,10 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
             changed = settle(wish, ground)
             drained = None
         else:
+            found = prove(wish, ground, progress)
             drained = drain(wish, ground, progress)
+            if not found:
+                prove_alone(wish, ground, progress)
             answer = switch(wish, ground, progress)
             changed = True
     finally:
@@ -184,6 +195,51 @@ def settle(wish: Wish, ground: Ground) -> bool:
     if changed or (earlier.get("phase"), earlier.get("to")) != ("done", wish.release):
         note(wish, ground, "done")
     return changed
+
+
+def prove(wish: Wish, ground: Ground, progress: Progress) -> bool:
+    """Try the release before anything is stopped. False: it takes the GPU memory that the running
+    engine has. HostError when it cannot run here, with what serves as it was."""
+    if wish.proof is None or proof.proven(wish.engine, wish.release, wish.proof):
+        return True
+    # In any state but these two the old process has, or takes at any moment, its GPU memory.
+    beside = engine.unit_state(wish.unit)["ActiveState"] not in ("inactive", "failed")
+    try:
+        return _proof_of(wish, progress, beside=beside)
+    except HostError as error:
+        if ground.interrupted:
+            # An earlier go-live left something half switched, which is not to stay.
+            raise go_back(wish, ground, _as_failure(error), progress) from error
+        stays = f"release {ground.serving} stays live" if ground.serving else "nothing was started"
+        raise HostError(
+            f"release {wish.release} cannot run on this host, so {stays}: {error.what}",
+            error.why,
+            error.fix,
+            error.detail,
+        ) from error
+
+
+def prove_alone(wish: Wish, ground: Ground, progress: Progress) -> None:
+    """Stop the drained engine for its GPU memory, and prove. HostError after going back."""
+    note(wish, ground, "proving")
+    progress.log("the running engine is stopped first: its GPU memory is needed for the proof")
+    systemctl.call(["stop", wish.unit], RESTART_TIMEOUT_SECONDS)
+    try:
+        _proof_of(wish, progress, beside=False)
+    except HostError as error:
+        raise go_back(wish, ground, _as_failure(error), progress) from error
+
+
+def _proof_of(wish: Wish, progress: Progress, *, beside: bool) -> bool:
+    assert wish.proof is not None
+    poll_seconds = wish.patience.poll_seconds
+    return proof.prove(
+        wish.engine, wish.release, wish.proof, progress, beside=beside, poll_seconds=poll_seconds
+    )
+
+
+def _as_failure(error: HostError) -> UnhealthyError:
+    return UnhealthyError(f"its proof failed: {error.what}: {error.why} {error.fix}", error.detail)
 
 
 def drain(wish: Wish, ground: Ground, progress: Progress) -> bool | None:

@@ -1,7 +1,8 @@
-"""The few calls of NVIDIA's management library that fans need, by ctypes.
+"""The few calls of NVIDIA's management library that fans and proofs need, by ctypes.
 
 Names, arguments and return codes are those of nvml.h (nvmlDeviceGetNumFans,
-nvmlDeviceSetFanSpeed_v2, nvmlDeviceSetDefaultFanSpeed_v2, nvmlDeviceGetMinMaxFanSpeed).
+nvmlDeviceSetFanSpeed_v2, nvmlDeviceSetDefaultFanSpeed_v2, nvmlDeviceGetMinMaxFanSpeed,
+nvmlDeviceGetUUID, nvmlDeviceGetMemoryInfo).
 """
 
 from __future__ import annotations
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
 LIBRARY = "libnvidia-ml.so.1"
 SUCCESS, NOT_SUPPORTED = 0, 3
 TEMPERATURE_GPU = 0
+UUID_LENGTH = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t, in bytes."""
+
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
 
 
 @dataclass(frozen=True)
@@ -66,18 +78,47 @@ class Library:
         )
 
     def cards(self) -> list[Card]:
+        return [self._card(index) for index in range(self._count())]
+
+    def free_bytes(self) -> dict[str, int]:
+        """UUID, as nvidia-smi writes it, -> bytes of memory that nobody has."""
+        found = {}
+        for index in range(self._count()):
+            handle, memory = self._handle(index), _Memory()
+            text = ctypes.create_string_buffer(UUID_LENGTH)
+            self._checked(
+                f"the UUID of GPU {index} cannot be read",
+                "nvmlDeviceGetUUID",
+                handle,
+                text,
+                ctypes.c_uint(UUID_LENGTH),
+            )
+            self._checked(
+                f"the memory of GPU {index} cannot be read",
+                "nvmlDeviceGetMemoryInfo",
+                handle,
+                ctypes.byref(memory),
+            )
+            found[text.value.decode(errors="replace")] = int(memory.free)
+        return found
+
+    def _count(self) -> int:
         count = ctypes.c_uint()
         self._checked("the GPUs cannot be counted", "nvmlDeviceGetCount_v2", ctypes.byref(count))
-        return [self._card(index) for index in range(count.value)]
+        return count.value
 
-    def _card(self, index: int) -> Card:
-        handle, fans = ctypes.c_void_p(), ctypes.c_uint()
+    def _handle(self, index: int) -> ctypes.c_void_p:
+        handle = ctypes.c_void_p()
         self._checked(
             f"GPU {index} cannot be reached",
             "nvmlDeviceGetHandleByIndex_v2",
             ctypes.c_uint(index),
             ctypes.byref(handle),
         )
+        return handle
+
+    def _card(self, index: int) -> Card:
+        handle, fans = self._handle(index), ctypes.c_uint()
         code = self._call("nvmlDeviceGetNumFans", handle, ctypes.byref(fans))
         if code not in (SUCCESS, NOT_SUPPORTED):
             raise self._failure(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SERVE = "vllm.entrypoints.cli.serve"
 DEPRECATED = re.compile(
-    r"\[?DEPRECATED\b|\bis deprecated|\bwill be removed|^Deprecated|has been deprecated"
+    r"\[?DEPRECATED\b|\(Deprecated\)|\bis deprecated|\bwill be removed|^Deprecated|has been deprecated"
 )
 
 

@@ -1,14 +1,19 @@
 """engine.args against the version: arguments that are gone, deprecated, not there yet, misspelt, or
-wrong together."""
+wrong together.
+
+Two tables: engine_arguments.yml has a few arguments over many versions, with what took their place;
+vllm_serve.tsv (serve_flags.py) every argument of a few versions. Where neither has looked, that is
+said; the installed vLLM is asked before anything is switched.
+"""
 
 from __future__ import annotations
 
-import difflib
 import functools
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import tables
 from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.planning.listed_arguments import listed_findings, replacement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,12 +22,6 @@ if TYPE_CHECKING:
 
     from pyinfra_deploy.planning.tables.rows import Argument, Combination
     from pyinfra_deploy.settings.schema import Settings
-
-# As near as max-model-lens is to max-model-len. Lower, and arguments that are not in the table are
-# taken for others that are (data-parallel-size-local: 0.86 to data-parallel-size).
-_NEAR = 0.9
-# Arguments of which the table knows a relative, and which vLLM has.
-_SUFFIXES = ("-plugin", "-local", "-nodes", "-cpus", "-file", "-path", "-config")
 
 
 @functools.cache
@@ -34,7 +33,7 @@ def argument_findings(host: str, settings: Settings, version: Version) -> Iterat
     for name, value in settings.engine.args.items():
         row = _by_name().get(name.split(".", 1)[0])
         if row is None:
-            yield from _misspelt(host, name)
+            yield from listed_findings(host, name, value, version)
         else:
             yield from _one(host, name, value, row, version)
     for combination in tables.engine_arguments().combinations:
@@ -44,7 +43,8 @@ def argument_findings(host: str, settings: Settings, version: Version) -> Iterat
 def _one(host: str, name: str, value: Any, row: Argument, version: Version) -> Iterator[Finding]:
     subject, evidence = f"engine.args.{name}", f"{name}: {_shown(value)}"
     advice = row.advice or "remove the line, or raise runtime.vllm"
-    instead = f"{row.instead} takes its place: {advice}" if row.instead else advice
+    instead = f"{row.instead} takes its place{_since(row.instead)}: {advice}"
+    instead = instead if row.instead else advice
     source = tables.engine_arguments().source
     if row.never:
         yield Finding(
@@ -115,24 +115,32 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _misspelt(host: str, name: str) -> Iterator[Finding]:
-    plain = name.removeprefix("no-")
-    known = _by_name()
-    if plain in known or plain.endswith(_SUFFIXES):
-        return
-    close = difflib.get_close_matches(plain, known, 1, _NEAR)
-    if close:
-        yield Finding(
-            "compat.argument-misspelt",
-            "warn",
-            host,
-            f"engine.args.{name}",
-            f'{name} is not an argument that is known here; is "{close[0]}" meant? vLLM refuses to '
-            "start with one that it does not know",
-            f"write {close[0]}, or leave it if vllm serve --help=all shows {name}",
-            evidence=name,
-            source=tables.engine_arguments().source,
-        )
+def _since(name: str | None) -> str:
+    """From when on the replacement is there, where that was looked at."""
+    row = _by_name().get(name or "")
+    if row is None or row.first is None or row.absent_in is None:
+        return ""
+    return f" (not yet in {row.absent_in}, there in {row.first})"
+
+
+def gone_advice(arguments: dict[str, Any], version: Version) -> dict[str, str]:
+    """What to write in place of arguments that are not in this version, by name: for the host,
+    which knows only its own vLLM."""
+    advice: dict[str, str] = {}
+    for name in arguments:
+        base = name.split(".", 1)[0]
+        row = _by_name().get(base)
+        if row is None:
+            known = replacement(base)
+            advice |= {base: f"{known}."} if known else {}
+            continue
+        if row.never or row.place(version) == "there":
+            continue
+        said = row.advice or "remove the line"
+        instead = f"{row.instead} takes its place{_since(row.instead)}: " if row.instead else ""
+        last = f"It was last seen in {row.last}. " if row.last else ""
+        advice[base] = f"{last}{instead}{said}."
+    return advice
 
 
 def _combined(

@@ -15,6 +15,9 @@ _KEY = re.compile(r"[a-z0-9][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*(?:\.[A-Za-z0-9_-]+)*"
 
 _SOCKET = "the engine listens on a Unix socket only, and Nginx in front of it has the ports"
 _TLS = "TLS ends at Nginx"
+_SERVES_HTTP = "the gateway and the checks speak HTTP with the completions of OpenAI's API"
+_ONE_HOST = "an engine runs on one host, in a network of its own that has only loopback"
+_NO_EGRESS = "nothing of the engine reaches any network but loopback"
 # argument -> (why it is not yours, what to set instead)
 OWNED: dict[str, tuple[str, str]] = {
     "host": (_SOCKET, "remove it"),
@@ -46,6 +49,32 @@ OWNED: dict[str, tuple[str, str]] = {
         "it has to fit the unit's own time limit",
         "set engine.drain_seconds",
     ),
+    "grpc": (_SERVES_HTTP, "remove it"),
+    "grpc-port": (_SERVES_HTTP, "remove it"),
+    "headless": (_SERVES_HTTP, "remove it"),
+    "tokens-only": (_SERVES_HTTP, "remove it"),
+    **dict.fromkeys(
+        (
+            "nnodes",
+            "node-rank",
+            "master-addr",
+            "master-port",
+            "data-parallel-address",
+            "data-parallel-rpc-port",
+            "data-parallel-rank",
+            "data-parallel-start-rank",
+            "data-parallel-external-lb",
+            "data-parallel-hybrid-lb",
+            "data-parallel-multi-port-external-lb",
+            "data-parallel-supervisor-port",
+        ),
+        (_ONE_HOST, "remove it; tensor-parallel-size and data-parallel-size stay within the host"),
+    ),
+    "otlp-traces-endpoint": (_NO_EGRESS, "remove it; /metrics is read from the host"),
+    "tool-server": (
+        f"{_NO_EGRESS}, and its demo runs code that the model writes",
+        "remove it; let the client call tools",
+    ),
 }
 
 # Environment variables that would undo what the product does.
@@ -65,7 +94,29 @@ OWNED_ENVIRONMENT: dict[str, tuple[str, str]] = {
     "VLLM_HOST_IP": ("the engine's processes talk inside their own network namespace", "remove it"),
     "VLLM_PORT": ("the engine's processes talk inside their own network namespace", "remove it"),
     "HF_TOKEN": ("the engine downloads nothing", "set model.token"),
+    "VLLM_SERVER_DEV_MODE": (
+        "it opens paths that reset, pause and reconfigure the engine to every client",
+        "remove it",
+    ),
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": (
+        "it lets a message to the engine run code",
+        "remove it",
+    ),
+    "HF_HUB_OFFLINE": ("the engine downloads nothing", "remove it"),
+    "VLLM_NO_USAGE_STATS": ("the engine reports nothing", "remove it"),
 }
+
+# engine.env is part of a release: a file that every user of the host may read, kept for rollbacks.
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|APIKEY|KEY|KEY_ID)$", re.IGNORECASE
+)
+# Beginnings by which hubs and services mark their tokens, and a password in a URL.
+_SECRET_VALUE = re.compile(
+    r"^(?:hf_|sk-|ms-|ghp_|glpat-|AKIA)[A-Za-z0-9_-]{16,}|^[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]+@"
+)
+_WHY_REFUSED = (
+    "would be readable by every user of the host: engine.env is written into the release as it is"
+)
 
 _COUNT = "a whole number, at least 1"
 _COUNTS = (
@@ -101,6 +152,12 @@ def check_environment(environment: dict[str, str]) -> dict[str, str]:
         elif name in OWNED_ENVIRONMENT:
             why, instead = OWNED_ENVIRONMENT[name]
             wrong[name] = (f"is not set here: {why}.", f"{instead}.")
+        elif _SECRET_NAME.search(name) or _SECRET_VALUE.search(str(environment[name])):
+            wrong[name] = (
+                f"looks like a secret, and {_WHY_REFUSED}.",
+                "remove it: the engine downloads nothing and calls nobody; a hub's token is "
+                "model.token, clients' keys are made by fleet keys create.",
+            )
     if wrong:
         raise refuse_each(wrong)
     return environment
@@ -143,6 +200,9 @@ def _wrong_value(key: str, value: Any) -> tuple[str, str] | None:
         )
     if not isinstance(value, bool | int | float | str | list | dict):
         return "must be text, a number, true, a list or a mapping.", "put it in quotes."
+    if isinstance(value, str) and re.fullmatch(r"/.*[^/]/+", value):
+        # Seen with 0.32.0: a name made of such a path keeps the slash, and no request finds it.
+        return "is a path with a slash at its end.", f"write {value.rstrip('/')}"
     if allowed := wrong_for(key, value):
         return f"must be {allowed}.", _example(key, value)
     return None

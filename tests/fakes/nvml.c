@@ -1,7 +1,8 @@
-/* A stand-in for libnvidia-ml.so.1: the few calls that fans need, with nvml.h's signatures.
+/* A stand-in for libnvidia-ml.so.1: the few calls that fans and proofs need, with nvml.h's signatures.
  *
  * $FAKE_NVML holds, for GPU g and fan f:
  *   cards            a line for each GPU: FANS LOWEST HIGHEST; FANS -1 answers "not supported"
+ *   memory-g         UUID FREE_MIB; without it the calls fail
  *   temperature-g    degrees; without it the call fails
  *   fan-g-f          written: "auto" or the percent
  *   calls            appended: every call that sets something
@@ -86,6 +87,27 @@ int nvmlDeviceGetMinMaxFanSpeed(void *device, unsigned *lowest, unsigned *highes
     int fans;
     card(index_of(device), &fans, lowest, highest);
     return SUCCESS;
+}
+
+static int memory(void *device, char *uuid, unsigned long long *mib) {
+    char name[64];
+    snprintf(name, sizeof name, "memory-%u", index_of(device));
+    FILE *file = open_state(name, "r");
+    int read = file ? fscanf(file, "%95s %llu", uuid, mib) : 0;
+    if (file) fclose(file);
+    return read == 2 ? SUCCESS : LOST;
+}
+
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    unsigned long long mib;
+    return length < 96 ? INVALID : memory(device, uuid, &mib);
+}
+
+int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *total_free_used) {
+    char uuid[96]; unsigned long long mib;
+    int code = memory(device, uuid, &mib);
+    if (code == SUCCESS) total_free_used[1] = mib << 20;
+    return code;
 }
 
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *degrees) {

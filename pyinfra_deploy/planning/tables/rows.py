@@ -295,15 +295,25 @@ class Combination(Row):
         return self
 
 
+class Replaced(Row):
+    """What to write for an argument that is gone; from when on is in vllm_serve.tsv."""
+
+    name: Name
+    instead: Name | None = None
+    advice: Text
+    source: Text
+
+
 class EngineArguments(Row):
     source: Text
     arguments: Annotated[tuple[Argument, ...], BeforeValidator(_tuple)]
+    replaced: Annotated[tuple[Replaced, ...], BeforeValidator(_tuple)] = ()
     combinations: Annotated[tuple[Combination, ...], BeforeValidator(_tuple)]
 
     @model_validator(mode="after")
     def _known(self) -> EngineArguments:
         names = [row.name for row in self.arguments]
-        _unique("arguments", names)
+        _unique("arguments and replaced", names + [row.name for row in self.replaced])
         for row in self.combinations:
             unknown = sorted(set(row.when) - set(names))
             if unknown:

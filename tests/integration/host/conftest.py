@@ -3,6 +3,16 @@ from tests.fakes.care_host import care_host
 from tests.fakes.engine_host import host
 from tests.fakes.job_systemd import systemd
 from tests.fakes.nvml import nvml, nvml_library
+from tests.fakes.proof_host import proof_host
 from tests.fakes.pull_world import world
 
-__all__ = ["bmc", "care_host", "host", "nvml", "nvml_library", "systemd", "world"]
+__all__ = [
+    "bmc",
+    "care_host",
+    "host",
+    "nvml",
+    "nvml_library",
+    "proof_host",
+    "systemd",
+    "world",
+]

@@ -52,11 +52,13 @@ def test_every_unit_renders_whole(device: str) -> None:
         assert unit.content.endswith("\n")
 
 
-def test_the_device_changes_the_engines_unit_alone() -> None:
+def test_the_device_changes_the_engines_unit_and_its_proof_s_alone() -> None:
     cuda, cpu = units(runtime={"device": "cuda"}), units(runtime={"device": "cpu"})
-    assert {name for name in UNITS if cuda[name] != cpu[name]} == {"llm-engine@.service"}
-    assert "DeviceAllow=char-nvidia" in cuda["llm-engine@.service"]
-    assert "char-nvidia" not in cpu["llm-engine@.service"]
+    changed = {name for name in UNITS if cuda[name] != cpu[name]}
+    assert changed == {"llm-engine@.service", "llm-proof@.service"}
+    for name in changed:
+        assert "DeviceAllow=char-nvidia" in cuda[name]
+        assert "char-nvidia" not in cpu[name]
 
 
 def test_settings_are_where_they_belong() -> None:

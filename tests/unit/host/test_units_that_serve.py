@@ -78,6 +78,57 @@ def test_code_that_is_made_while_running_is_allowed_where_it_is_needed_only() ->
         assert values(render(name), "MemoryDenyWriteExecute") == ["yes"]
 
 
+# What the two units have each for itself; all the rest must be the same line for line.
+OF_THE_UNIT = (
+    "Type", "ExecStart", "ExecStartPre", "UMask", "RuntimeDirectory", "RuntimeDirectoryMode",
+    "RuntimeDirectoryPreserve", "Restart", "RestartSec", "RestartPreventExitStatus",
+    "SuccessExitStatus", "TimeoutStartSec", "TimeoutStopSec", "KillMode", "Nice",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_proof_runs_as_the_engine_does(device: str) -> None:
+    """Same user, devices, environment and limits: what is proven is what runs."""
+
+    def service(name: str) -> list[str]:
+        lines = render(name, device).partition("[Service]")[2].partition("[Install]")[0]
+        return [
+            line.replace("/candidate/", "/current/")
+            for line in lines.splitlines()
+            if "=" in line and line[:1] != "#" and line.split("=")[0] not in OF_THE_UNIT
+        ]
+
+    assert sorted(service("llm-proof@.service")) == sorted(service("llm-engine@.service"))
+    (command,) = values(render("llm-proof@.service", device), "ExecStart")
+    assert command == (
+        "/srv/llm/engines/%i/candidate/runtime/bin/python /srv/llm/bin/fleet-host proof run %i"
+    )
+
+
+SILENCE = (
+    "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY",
+    "VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "DO_NOT_TRACK",
+)  # fmt: skip
+CACHES = (
+    "HOME", "XDG_CACHE_HOME", "HF_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH",
+    "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE",
+)  # fmt: skip
+
+
+def test_the_engine_reports_and_fetches_nothing_and_keeps_its_caches() -> None:
+    text = render("llm-engine@.service")
+    pairs = dict(
+        word.split("=", 1) for line in values(text, "Environment") for word in line.split()
+    )
+    for name in SILENCE:
+        assert pairs[name] == "1"
+    assert pairs["RAY_USAGE_STATS_ENABLED"] == "0"
+    for name in CACHES:
+        assert pairs[name].startswith("%C/llm-engine/%i")
+    # systemd keeps a CacheDirectory= over stops; a RuntimeDirectory= it would remove.
+    assert values(text, "CacheDirectory") == ["llm-engine/%i"]
+
+
 def test_a_killed_go_live_leaves_no_drain_flag() -> None:
     text = render("llm-golive@.service")
     assert values(text, "ExecStopPost") == ["/srv/llm/bin/fleet-host engine undrain %i"]

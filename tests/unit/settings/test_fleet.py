@@ -204,9 +204,9 @@ def test_no_gpu_group(repository: Repository) -> None:
 
 def test_names_that_look_secret(repository: Repository) -> None:
     path = repository.root / "group_vars/prod.yml"
-    path.write_text(path.read_text().replace("engine:", "engine:\n  env: {MY_API_KEY: x}"))
+    path.write_text(path.read_text().replace("engine:", "engine:\n  env: {MY_TOKENS: x}"))
     (warning,) = _warnings(repository)
-    assert "engine.env.MY_API_KEY" in warning
+    assert "engine.env.MY_TOKENS" in warning
     assert "group_vars/prod.yml:7" in warning
 
 
