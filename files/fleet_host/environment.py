@@ -17,9 +17,10 @@ import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from . import SCHEMA_VERSION, child, conda, durable, installer, layout
+from . import SCHEMA_VERSION, child, conda, durable, events, installer, layout, wheel_check
+from .environment_space import begin_unsynced, check_space, drop_doubtful_cache, end_unsynced
 from .environment_spec import COMPLETE, Wanted, read_spec
 from .errors import HostError
 from .staging import free_bytes
@@ -118,10 +119,15 @@ def build(wanted: Wanted, progress: Progress) -> dict[str, Any]:
     cache = Path(os.environ.get("CACHE_DIRECTORY", str(layout.cache_root() / "llm-environment")))
     temporary = cache / f"tmp-{wanted.path.parent.name}-{wanted.path.name}"
     python_version = check_interpreter(wanted) if wanted.conda is None else ""
-    check_space(wanted, cache)
+    if wanted.sources.wheelhouse is not None:
+        wheel_check.check_place(wanted.sources.wheelhouse)
     if wanted.path.exists():
         progress.log(f"removed {wanted.path}: it was never completed")
         durable.remove_tree(wanted.path)
+    if drop_doubtful_cache(wanted.path.parent):
+        progress.log("removed uv's cache: a build was under way at a power cut")
+    check_space(wanted, cache, wanted.cache_bytes_needed)
+    begin_unsynced(wanted.path)
     durable.remove_tree(temporary)
     durable.make_directories(temporary, mode=0o700)
     durable.make_directories(cache / "home", mode=0o700)
@@ -147,6 +153,7 @@ def build(wanted: Wanted, progress: Progress) -> dict[str, Any]:
     size = open_to_readers(wanted.path)
     progress.phase("sync", message="writing to disk")
     sync_file_system(wanted.path)
+    end_unsynced(wanted.path)
     record = {
         "schema": SCHEMA_VERSION,
         "digest": wanted.digest(),
@@ -157,6 +164,7 @@ def build(wanted: Wanted, progress: Progress) -> dict[str, Any]:
         "versions": versions,
         "size_bytes": size,
         "seconds": round(time.monotonic() - started, 1),
+        "built": events.utc_now(),
         **of_conda,
     }
     durable.write_json(wanted.path / COMPLETE, record)
@@ -218,29 +226,6 @@ def refuse_private(python: Path) -> None:
             )
 
 
-class Sized(Protocol):
-    """What a build is checked for room by: an environment, or Miniforge."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def bytes_needed(self) -> int: ...
-
-
-def check_space(wanted: Sized, cache: Path) -> None:
-    durable.make_directories(cache, mode=0o755)
-    for place in (wanted.path.parent, cache):
-        free = free_bytes(place)
-        if free < wanted.bytes_needed:
-            raise HostError(
-                f"{wanted.path} does not fit",
-                f"{wanted.bytes_needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free on "
-                f"the file system of {place}.",
-                f"Free that much there ('df -h {place}'), for example an old runtime that no "
-                "release uses, then start again.",
-            )
-
-
 def make_venv(wanted: Wanted, progress: Progress, cache: Path, temporary: Path) -> None:
     progress.phase("venv", message=f"{wanted.python} -m venv")
     argv = [str(wanted.python), "-I", "-m", "venv", str(wanted.path)]
@@ -248,7 +233,7 @@ def make_venv(wanted: Wanted, progress: Progress, cache: Path, temporary: Path) 
         argv.insert(-1, "--without-pip")
     ended = child.run(
         argv,
-        env=installer.environment(cache, temporary, wanted.path.parent),
+        env=installer.environment(cache, temporary, wanted.path.parent, wanted.sources),
         cwd=temporary,
         on_poll=lambda: None,
         stall_seconds=installer.STALL_SECONDS,
@@ -290,7 +275,7 @@ def install(wanted: Wanted, progress: Progress, cache: Path, temporary: Path) ->
     python = wanted.path / "bin" / "python"
     ended = child.run(
         installer.command(wanted.installer, wanted.uv, python, files, wanted.sources.arguments),
-        env=installer.environment(cache, temporary, wanted.path.parent),
+        env=installer.environment(cache, temporary, wanted.path.parent, wanted.sources),
         cwd=temporary,
         on_poll=poll,
         stall_seconds=installer.STALL_SECONDS,
@@ -298,7 +283,11 @@ def install(wanted: Wanted, progress: Progress, cache: Path, temporary: Path) ->
     )
     if ended.returncode != 0 or ended.stalled:
         what = f"the packages of {wanted.path} could not be installed"
-        raise installer.failure(ended, what, wanted.masked, wanted.installer)
+        failure = installer.failure(ended, what, wanted.masked, wanted.installer)
+        place = wanted.sources.wheelhouse
+        if place is None or ended.stalled or child.says_no_space(ended.tail):
+            raise failure
+        raise wheel_check.explain(place, wanted.requirements, failure.detail, what) or failure
 
 
 def check_result(wanted: Wanted) -> dict[str, str]:

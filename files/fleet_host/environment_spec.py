@@ -18,6 +18,7 @@ COMPLETE = ".fleet-complete.json"
 PARENTS = ("runtimes", "tools")
 KEYS = {"path", "python", "requirements", "installer", "uv", "index_url", "extra_index_urls"}
 KEYS |= {"find_links", "pip_args", "files", "expect", "commands", "bytes_needed", "conda"}
+KEYS |= {"cache_bytes_needed", "wheelhouse"}
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
@@ -36,6 +37,7 @@ class Wanted:
     expect: dict[str, str]
     commands: list[str]
     bytes_needed: int
+    cache_bytes_needed: int = 0
     conda: conda_spec.Conda | None = None
 
     def digest(self) -> str:
@@ -96,10 +98,12 @@ def read_spec(spec: dict[str, Any]) -> Wanted:
             extra_index_urls=fields.texts(spec, "extra_index_urls"),
             find_links=fields.texts(spec, "find_links"),
             arguments=arguments,
+            wheelhouse=fields.optional_text(spec, "wheelhouse"),
         ),
         files=files,
         expect=fields.text_map(spec, "expect"),
         commands=fields.texts(spec, "commands"),
         bytes_needed=fields.whole(spec, "bytes_needed", 0),
+        cache_bytes_needed=fields.whole(spec, "cache_bytes_needed", 0),
         conda=conda_spec.read(of_conda) if of_conda is not None else None,
     )

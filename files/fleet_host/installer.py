@@ -21,18 +21,24 @@ FORBIDDEN_ARGUMENTS = re.compile(
     r"--(no-require-hashes|no-verify-hashes|target|prefix|root|user|no-binary|editable|requirement|"
     r"upgrade|system|python|break-system-packages)(=|$)|-[retU]|[^-]"
 )
+# Variables that name further places to install from.
+ELSEWHERE = re.compile(r"(PIP|UV)_(\w*INDEX\w*|FIND_LINKS|CONFIG_FILE|NO_CONFIG)$")
 STALL_SECONDS = 1800.0
 ANNOUNCED = re.compile(r"^(Collecting|Downloading|Installing|Resolved|Prepared|Installed|Building)")
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where packages come from. May hold passwords: never put into argv, logs or errors."""
+    """Where packages come from. May hold passwords: never put into argv, logs or errors.
+
+    wheelhouse: a directory or page that is the only place to be asked.
+    """
 
     index_url: str | None
     extra_index_urls: list[str]
     find_links: list[str]
     arguments: list[str]
+    wheelhouse: str | None = None
 
 
 def locked_packages(requirements: str) -> dict[str, str]:
@@ -73,6 +79,20 @@ def _locked(line: str, number: int) -> tuple[str, str]:
     if found is None:
         raise _lock_problem(number, f"{line.split()[0]} is not pinned with ==")
     return normalised(found[1]), found[2]
+
+
+def locked_hashes(requirements: str) -> dict[str, tuple[str, list[str]]]:
+    """{normalised name: (version, SHA-256 of each file)} of a lock that locked_packages accepts."""
+    found = {}
+    for name, version in locked_packages(requirements).items():
+        found[name] = (version, list[str]())
+    for entry in re.sub(r"\\\n", " ", requirements).splitlines():
+        match = PINNED.match(entry.strip()) or DIRECT.match(entry.strip())
+        if match:
+            found[normalised(match[1])][1].extend(
+                re.findall(r"--hash=sha256:([0-9a-f]{64})", entry)
+            )
+    return found
 
 
 def _lock_problem(number: int, what: str) -> SpecError:
@@ -116,13 +136,17 @@ def command(
 
 def index_lines(sources: Sources) -> str:
     """The sources as a requirements file, the one way that both installers read alike."""
+    if sources.wheelhouse is not None:
+        return f"--no-index\n--find-links {sources.wheelhouse}\n"
     lines = [f"--index-url {sources.index_url}"] if sources.index_url else []
     lines += [f"--extra-index-url {url}" for url in sources.extra_index_urls]
     lines += [f"--find-links {place}" for place in sources.find_links]
     return "".join(line + "\n" for line in lines)
 
 
-def environment(cache: Path, temporary: Path, beside: Path) -> dict[str, str]:
+def environment(
+    cache: Path, temporary: Path, beside: Path, sources: Sources | None = None
+) -> dict[str, str]:
     """The installer's environment: this unit's (proxies, CA files, an operator's PIP_ and UV_
     settings) with home, cache and temporary files in the unit's cache directory.
 
@@ -133,6 +157,10 @@ def environment(cache: Path, temporary: Path, beside: Path) -> dict[str, str]:
     dropped = ("PYTHON", "VIRTUAL_ENV", "CONDA", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     kept.pop("PIP_NO_BINARY", None)
+    if sources is not None and sources.wheelhouse is not None:
+        # No index and no directory of the host's own configuration beside it.
+        kept = {name: value for name, value in kept.items() if not ELSEWHERE.match(name)}
+        kept |= {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
     return {
         **kept,
         "HOME": str(cache / "home"),

@@ -16,7 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from . import SCHEMA_VERSION, child, conda, conda_consent, durable, environment, fields, layout
+from . import (
+    SCHEMA_VERSION,
+    child,
+    conda,
+    conda_consent,
+    durable,
+    environment,
+    environment_space,
+    fields,
+    layout,
+)
 from .conda_spec import Conda
 from .environment_spec import COMPLETE, NAME
 from .errors import HostError, SpecError
@@ -90,7 +100,7 @@ def _install(wanted: Wanted, progress: Progress) -> dict[str, Any]:
     started = time.monotonic()
     cache = Path(os.environ.get("CACHE_DIRECTORY", str(layout.cache_root() / "llm-environment")))
     temporary = cache / f"tmp-tools-{wanted.path.name}"
-    environment.check_space(wanted, cache)
+    environment_space.check_space(wanted, cache)
     durable.remove_tree(temporary)
     durable.make_directories(temporary, mode=0o700)
     durable.make_directories(cache / "home", mode=0o700)

@@ -29,12 +29,12 @@ from . import durable, fields, pip_configuration, wheel_pages
 from .errors import HostError, SpecError
 from .installer import Sources
 from .staging import free_bytes
+from .status import Progress
 from .wheel_links import Finder, Link, Reader, masked, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .status import Progress
 
 KEYS = {"directory", "wheels", "index_url", "extra_index_urls", "find_links", "remove_others"}
 WHEEL = re.compile(r"[A-Za-z0-9][\w.+-]*\.whl", re.ASCII)
@@ -111,6 +111,11 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
             return {**fill(wish, progress), "seconds": round(time.monotonic() - started, 1)}
     except OSError as error:
         raise _broken(wish.directory, error) from error
+
+
+def gather(request: dict[str, Any]) -> dict[str, Any]:
+    """`wheels gather`: the job's work at once, told line by line on stderr."""
+    return run(request, Progress(None))
 
 
 @contextmanager
