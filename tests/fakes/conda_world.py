@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 UV = Path(sys.executable).with_name("uv")
 
 
+@cache
 def system_python() -> str:
     """3.N of /usr/bin/python3, of which the stand-in makes environments."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -38,7 +40,10 @@ class CondaWorld:
     forge: Channel
     main: Channel
     r: Channel
-    python: str = field(default_factory=system_python)
+
+    @property
+    def python(self) -> str:
+        return system_python()
 
     @property
     def prefix(self) -> Path:
@@ -121,11 +126,12 @@ def conda_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CondaWorld:
     monkeypatch.setenv("FLEET_STATE_ROOT", str(tmp_path / "var-lib"))
     monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path / "cache"))
     wheel.publish(tmp_path / "wheels")
-    channels = [
-        conda_channel.local_channel(tmp_path / "channels" / name) for name in ("forge", "main", "r")
-    ]
-    for channel in channels[1:]:
-        channel.terms()
-    made = CondaWorld(tmp_path, *channels)
+    channels = {
+        name: conda_channel.local_channel(tmp_path / "channels" / name)
+        for name in ("forge", "main", "r")
+    }
+    for name in ("main", "r"):
+        channels[name].terms()
+    made = CondaWorld(tmp_path, **channels)
     conda_channel.install(made.prefix)
     return made

@@ -1,5 +1,6 @@
 from tests.fakes.bmc import bmc
 from tests.fakes.care_host import care_host
+from tests.fakes.conda_world import conda_world
 from tests.fakes.engine_host import host
 from tests.fakes.job_systemd import systemd
 from tests.fakes.nvml import nvml, nvml_library
@@ -9,6 +10,7 @@ from tests.fakes.pull_world import world
 __all__ = [
     "bmc",
     "care_host",
+    "conda_world",
     "host",
     "nvml",
     "nvml_library",
