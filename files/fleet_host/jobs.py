@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # Kind -> the function that does the work: function(spec, progress) -> result.
 RUNNERS: dict[str, str] = {
     "environment": "environment:run",
+    "wheels": "wheels:run",
+    "serve": "wheel_server:run",
     "pull": "pull:run",
     "golive": "golive:run",
 }

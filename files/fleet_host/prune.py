@@ -247,6 +247,7 @@ def listing(_request: dict[str, Any]) -> dict[str, Any]:
     """
     root = layout.llm_root()
     cache = environment_space.uv_cache(root / "runtimes")
+    wheels = list(root.glob("wheels/*.whl"))
     everything = releases()
     rows = []
     for path in runtimes():
@@ -270,10 +271,8 @@ def listing(_request: dict[str, Any]) -> dict[str, Any]:
     return {
         "runtimes": rows,
         "releases": [_release_row(release) for release in everything],
-        "cache_bytes": environment_space.unused_bytes(
-            environment_space.uv_cache(root / "runtimes")
-        ),
-        "wheels_bytes": sum(path.stat().st_size for path in root.glob("wheels/*.whl")),
+        "cache_bytes": environment_space.unused_bytes(cache),
+        "wheels_bytes": sum(path.stat().st_size for path in wheels),
         "free_bytes": _free_bytes(),
     }
 

@@ -202,3 +202,11 @@ def finish(plan: HostPlan) -> None:
     """The end of a run that changed something."""
     if plan.changes:
         host_steps.give_lease_back(name="Give the host back")
+    runtime = plan.settings.runtime
+    if plan.changes and plan.driver is None and plan.on("gpu") and runtime is not None:
+        host_steps.prune(
+            name="Remove what is no longer needed",
+            llm_root=plan.settings.llm_root,
+            keep_releases=plan.settings.engine.keep_releases,
+            keep_runtimes=runtime.keep,
+        )

@@ -11,9 +11,10 @@ from pyinfra import host as current_host
 from pyinfra import logger
 from pyinfra.api import StringCommand, operation
 
-from pyinfra_deploy.operations import lease
+from pyinfra_deploy.operations import lease, wheelhouse
 from pyinfra_deploy.operations.calling import answer_of, lease_renewal, on_host
 from pyinfra_deploy.operations.jobs import run_job
+from pyinfra_deploy.operations.program import ConnectionLost, HostRefused, call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.host_plan import HostPlan
     from pyinfra_deploy.planning.wanted import Environment
     from pyinfra_deploy.settings import Secret
+
+# A runtime of 10 GB has some 60,000 files.
+PRUNE_SECONDS = 600
 
 
 @operation()
@@ -112,6 +116,62 @@ def give_lease_back() -> Commands:
 
 
 @operation()
+def prune(llm_root: str, keep_releases: int, keep_runtimes: int) -> Commands:
+    """Remove old releases and runtimes. What cannot be removed is said, and fails nothing.
+
+    + llm_root: where the host program is
+    + keep_releases: releases of each engine that stay
+    + keep_runtimes: runtimes that stay
+
+    **Example:**
+
+    .. code:: python
+
+        prune(name="Remove what is no longer needed", llm_root="/srv/llm", keep_releases=3,
+              keep_runtimes=3)
+    """
+    spec = {"keep_releases": keep_releases, "keep_runtimes": keep_runtimes}
+
+    def remove(state: State, host: Host) -> bool:
+        try:
+            answer = call(
+                state, host, "prune", spec, llm_root=llm_root, timeout_seconds=PRUNE_SECONDS
+            )
+        except (HostRefused, ConnectionLost) as error:
+            host.log_styled(f"prune: {error}", fg="yellow", log_func=logger.warning)
+            return True
+        if answer.get("changed"):
+            gone = [*answer["releases"], *answer["runtimes"]]
+            size = answer["freed_bytes"] / 1e9
+            host.log(f"removed {', '.join(gone)}: {size:.1f} GB free again", log_func=logger.info)
+        return True
+
+    yield on_host(remove)
+
+
+@operation()
+def not_finished(why: str) -> Commands:
+    """End a host's run as failed although each step of it was done: what is asked for is not there
+    yet, and an exit code of 0 would say that it is.
+
+    + why: what was done and what is to be done next
+
+    **Example:**
+
+    .. code:: python
+
+        not_finished(name="Not finished", why="the driver works; run again for the rest")
+    """
+
+    def end(state: State, host: Host) -> bool:
+        del state
+        host.log_styled(why, fg="yellow", log_func=logger.warning)
+        return False
+
+    yield on_host(end)
+
+
+@operation()
 def call_program(
     step: str, command: str, spec: Mapping[str, Any], llm_root: str, timeout_seconds: int = 300
 ) -> Commands:
@@ -177,7 +237,17 @@ def build_environment(environment: Environment, llm_root: str) -> Commands:
         build_environment(name="Install vLLM 0.33.0", environment=runtime, llm_root="/srv/llm")
     """
 
+    if environment.serve_port:
+        wheelhouse.announce(current_host.state, environment)
+
     def build(state: State, host: Host) -> bool:
+        spec = dict(environment.job)
+        if environment.serve_port:
+            renew = lease_renewal(state, host, llm_root)
+            place = wheelhouse.place_for(state, host, environment, llm_root, renew)
+            if place is None:
+                return False
+            spec["wheelhouse"] = place
         result = run_job(
             state,
             host,

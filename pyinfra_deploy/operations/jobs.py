@@ -45,20 +45,13 @@ def run_job(
     called now and then so that the run's lease does not expire. There is no deadline here: the
     job itself gives up when it makes no progress.
     """
-    request = {"kind": kind, "id": job_id}
     try:
-        call_through_outages(
-            state,
-            host,
-            "job start",
-            request | {"spec": dict(spec)},
-            llm_root=llm_root,
-            patience_seconds=OUTAGE_PATIENCE_SECONDS,
-        )
-        status = _watch(state, host, request, llm_root, step, renew)
+        return job_result(
+            state, host, kind=kind, job_id=job_id, spec=spec, llm_root=llm_root, step=step,
+            renew=renew,
+        )  # fmt: skip
     except HostRefused as refusal:
         report_refusal(host, step, refusal)
-        return None
     except ConnectionLost as error:
         host.log_styled(
             f"{step}: the host cannot be reached ({error}); its job llm-{kind}@{job_id} goes on by "
@@ -66,7 +59,31 @@ def run_job(
             fg="red",
             log_func=logger.error,
         )
-        return None
+    return None
+
+
+def job_result(
+    state: State,
+    host: Host,
+    *,
+    kind: str,
+    job_id: str,
+    spec: Mapping[str, Any],
+    llm_root: str,
+    step: str,
+    renew: Callable[[], None],
+) -> dict[str, Any]:
+    """As run_job, but raises HostRefused when the job failed, ConnectionLost when the host went."""
+    request = {"kind": kind, "id": job_id}
+    call_through_outages(
+        state,
+        host,
+        "job start",
+        request | {"spec": dict(spec)},
+        llm_root=llm_root,
+        patience_seconds=OUTAGE_PATIENCE_SECONDS,
+    )
+    status = _watch(state, host, request, llm_root, step, renew)
     if status.get("state") == "done":
         result = status.get("result")
         return dict(result) if isinstance(result, dict) else {}
@@ -77,8 +94,7 @@ def run_job(
     failure = HostRefused(told)
     if not failure.detail:
         failure.detail = [str(line) for line in status.get("log_tail", [])][-30:]
-    report_refusal(host, step, failure)
-    return None
+    raise failure
 
 
 def _watch(

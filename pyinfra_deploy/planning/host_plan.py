@@ -257,6 +257,12 @@ def _base_changes(groups: frozenset[str], settings: Settings, snapshot: Mapping[
     """Whether a user, a membership or a directory is missing or differs."""
     users = snapshot.get("users") or {}
     for name in service_users(groups):
+        wheelhouse = settings.runtime.wheelhouse if settings.runtime else None
+        if wheelhouse is not None and wheelhouse.serve_from is not None:
+            # On every gpu host: another one serves when the first is down.
+            files += [
+                artefacts.units[name] for name in ("llm-wheels@.service", "llm-serve@.service")
+            ]
         seen = users.get(name)
         if not seen:
             return True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning.conda_plan import conda_job, conda_root, miniforge_name
 from pyinfra_deploy.planning.interpreter import SUPPORTED, packaged_pythons
+from pyinfra_deploy.planning.locked_wheels import download_bytes, room_bytes, wheels_of_lock
 from pyinfra_deploy.planning.preflight import GIB, RUNTIME_FREE_BYTES
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class Environment:
     path: str
     digest: str
     job: Mapping[str, Any]
+    # What the fleet's first host is to serve, where the settings ask for that; empty otherwise.
+    wheels: tuple[Mapping[str, Any], ...] = ()
+    serve_port: int = 0
 
 
 @cache
@@ -128,6 +132,7 @@ def directories(root: str) -> dict[str, tuple[str, str, str]]:
         f"{root}/runtimes": build,
         f"{root}/tools": build,
         f"{root}/gateway": ours,
+        f"{root}/wheels": build,
         f"{root}/models": build,
         f"{root}/models/.incoming": build,
         f"{root}/engines": ours,
@@ -183,7 +188,8 @@ def runtime_environment(
     return _environment(
         settings, f"vLLM {runtime.vllm}", "runtimes", f"vllm-{runtime.vllm}", lock,
         python if conda is None else str(runtime.python), runtime.installer, uv,
-        commands=["vllm"], bytes_needed=RUNTIME_FREE_BYTES[runtime.device] - GIB,
+        commands=["vllm"],
+        bytes_needed=room_bytes(lock, RUNTIME_FREE_BYTES[runtime.device] - GIB),
         conda=conda_job(settings, conda, requirements(conda_lock)) if conda else None,
     )  # fmt: skip
 
@@ -240,9 +246,19 @@ def _environment(
         "commands": commands or [],
         "bytes_needed": bytes_needed,
     }
+    if installer == "pip":
+        # pip keeps what it downloads, and unpacks it in a temporary directory.
+        job["cache_bytes_needed"] = 2 * (download_bytes(lock) or 0)
     if conda:
         job["conda"] = dict(conda)
-    return Environment(label=label, name=name, path=path, digest=digest, job=job)
+    wheelhouse = source.wheelhouse if source else None
+    if wheelhouse is None:
+        return Environment(label=label, name=name, path=path, digest=digest, job=job)
+    if wheelhouse.serve_from is None:
+        job |= {"wheelhouse": wheelhouse.path or wheelhouse.url}
+        return Environment(label=label, name=name, path=path, digest=digest, job=job)
+    wheels = tuple(wheel.as_spec() for wheel in wheels_of_lock(lock))
+    return Environment(label, name, path, digest, job, wheels, wheelhouse.port)
 
 
 def model_directory(settings: Settings) -> str:
