@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 STALL_SECONDS = 1800.0
 HISTORY = "conda-meta/history"
+# Packages of one build: this and the environment's name, beside it.
+PACKAGES = ".conda-pkgs-"
 PROBE = "import json, ssl, ctypes, sys; print(json.dumps(list(sys.version_info[:3])))"
 
 
@@ -46,7 +48,7 @@ def create(
             "Deploy again: what is not complete is removed first. If somebody made it by hand, "
             "move it away.",
         )
-    packages = prefix.with_name(f".conda-pkgs-{prefix.name}")
+    packages = prefix.with_name(PACKAGES + prefix.name)
     env = {
         **conda_consent.environment(cache, temporary),
         "CONDA_PKGS_DIRS": str(packages),
@@ -99,7 +101,7 @@ def _run(
     def poll() -> object:
         done = sum(1 for _ in prefix.glob("conda-meta/*.json"))
         progress.advance(min(done, total))
-        return done, sum(1 for _ in prefix.parent.glob(f".conda-pkgs-{prefix.name}/*"))
+        return done, sum(1 for _ in prefix.parent.glob(f"{PACKAGES}{prefix.name}/*"))
 
     ended = child.run(
         [*argv, "--file", str(lock)],

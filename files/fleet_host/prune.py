@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import durable, engine, environment_space, events, fields, layout
+from . import conda, durable, engine, environment_space, events, fields, layout
 from .environment_spec import COMPLETE
 from .errors import HostError
 from .golive import PENDING
@@ -63,6 +63,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         release.path.rename(doomed)
         durable.fsync_directory(release.path.parent)
         durable.remove_tree(doomed)
+    drop_package_caches(layout.llm_root() / "runtimes")
     before = _free_bytes() if unused else 0
     removed = [path for path in unused if remove_runtime(path)]
     if removed:
@@ -208,6 +209,14 @@ def drop_cache(beside: Path) -> None:
             if not nobody_builds:
                 return
     remove_as_owner(environment_space.uv_cache(beside))
+
+
+def drop_package_caches(beside: Path) -> None:
+    """What a killed build has left of conda's packages, under a name that is not built again."""
+    for cache in beside.glob(f"{conda.PACKAGES}*"):
+        with idle(beside / cache.name[len(conda.PACKAGES) :]) as nobody_builds:
+            if nobody_builds:
+                remove_as_owner(cache)
 
 
 def remove_as_owner(path: Path) -> None:

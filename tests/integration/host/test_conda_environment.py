@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import conda, environment, environment_spec
+from fleet_host import conda, environment, environment_spec, prune
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
@@ -199,3 +199,14 @@ def test_a_kill_in_any_phase_leaves_nothing_that_counts(
     assert os.WIFSIGNALED(status)
     assert environment.read_record(conda_world.path) is None
     assert conda_world.build()["state"] == "built"
+
+
+def test_what_a_killed_build_left_of_packages_is_pruned(conda_world: CondaWorld) -> None:
+    """Under a name that is not built again; not what a build uses now."""
+    beside = conda_world.root / "llm/runtimes"
+    for name in ("gone", "building"):
+        (beside / f"{conda.PACKAGES}{name}").mkdir()
+    with environment.held(beside / "building"):
+        prune.drop_package_caches(beside)
+    left = sorted(path.name for path in beside.glob(f"{conda.PACKAGES}*"))
+    assert left == [f"{conda.PACKAGES}building"]

@@ -187,3 +187,11 @@ def test_the_hosts_facts_are_asked_for_the_builders_home_and_conda() -> None:
         "files": [f"{root}/bin/conda", "/srv/m.sh"],
     }
     assert conda_plan.facts_request(worlds.settings_with(), "llm-build") is None
+
+
+def test_the_builders_home_is_in_its_units_cache_directory() -> None:
+    """Where conda keeps the acceptances of the user who runs it, and the fact looks for them."""
+    settings = worlds.settings_with()
+    unit = worlds.artefacts_with(settings).units["llm-environment@.service"].content
+    assert "CacheDirectory=llm-environment\n" in unit
+    assert conda_plan.BUILDER_HOME == "/var/cache/llm-environment/home"
