@@ -36,15 +36,15 @@ def test_the_directory_of_a_channel() -> None:
 def test_the_roots_in_condas_order() -> None:
     environment = {"XDG_CONFIG_HOME": "/xdg", "CONDA_PREFIX": "/env", "CONDATOS": "/more"}
     found = conda_terms.roots(
-        Path("/home/u"), Path("/opt/conda"), environment, Path("/etc"), Path("/var/lib")
+        Path("/var/u"), Path("/opt/conda"), environment, Path("/etc"), Path("/var/lib")
     )
     assert [str(path) for path in found] == [
         "/etc/conda/tos",
         "/var/lib/conda/tos",
         "/opt/conda/conda-meta/tos",
         "/xdg/conda/tos",
-        "/home/u/.config/conda/tos",
-        "/home/u/.conda/tos",
+        "/var/u/.config/conda/tos",
+        "/var/u/.conda/tos",
         "/env/conda-meta/tos",
         "/more",
     ]

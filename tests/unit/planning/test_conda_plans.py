@@ -36,7 +36,7 @@ def plan(
 
 
 def facts(**change: Any) -> dict[str, Any]:
-    return {"roots": ["/etc/conda/tos", "/home/x/.conda/tos"], "terms": {},
+    return {"roots": ["/etc/conda/tos", "/var/x/.conda/tos"], "terms": {},
             "files": {PROGRAM: True, "/srv/m.sh": True}, **change}  # fmt: skip
 
 
