@@ -21,6 +21,7 @@ from .health import (
     restart,
     wait_until_serving,
 )
+from .start_time import allowed_seconds
 
 if TYPE_CHECKING:
     from .status import Progress
@@ -69,7 +70,11 @@ def read_wish(spec: dict[str, Any]) -> Wish:
             max_tokens=fields.whole(asked, "max_tokens", 4),
         ),
         patience=Patience(
-            start_timeout_seconds=fields.seconds(spec, "start_timeout_seconds"),
+            start_timeout_seconds=fields.seconds(
+                spec,
+                "start_timeout_seconds",
+                allowed_seconds(name, engine.name_of(spec, "release")),
+            ),
             stall_timeout_seconds=fields.seconds(spec, "stall_timeout_seconds"),
             poll_seconds=fields.seconds(spec, "poll_seconds", 1.0),
         ),

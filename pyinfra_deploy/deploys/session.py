@@ -18,6 +18,7 @@ from pyinfra_deploy.operations.order import keep_inventory_order
 from pyinfra_deploy.operations.program import report_refusal, sudo_refused
 from pyinfra_deploy.planning import (
     conda_plan,
+    engine_care,
     engine_plan,
     gateway_plan,
     host_care,
@@ -158,7 +159,8 @@ def snapshot_request(
     if "gpu" in groups:
         engine = settings.engine.name
         units += [engine_plan.ENGINE_UNIT.format(name=engine), f"llm-golive@{engine}.service"]
-        units += host_care.UNITS
+        units += [*host_care.UNITS, *engine_care.units_to_read(engine)]
+        files += engine_care.files_to_read(engine)
         files += [drop_in_path(engine), *host_care.files_to_read()]
     if "gateway" in groups:
         units += [gateway_plan.GATEWAY_UNIT, "nginx.service"]

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
     from pyinfra_deploy.operations.calling import Commands
     from pyinfra_deploy.planning.host_plan import HostPlan
+    from pyinfra_deploy.settings.schema import Settings
 
+# Importing torch and vLLM takes half a minute of two cores, minutes from a slow or busy disk; a
+# driver that hangs never answers.
+PROOF_SECONDS = 900
 
 # Filled while a run executes, read by a later step of the same host: a model's digest is known only
 # once it has been pulled.
@@ -95,6 +99,18 @@ def go_live(plan: HostPlan, verification: Mapping[str, Any] | None) -> Commands:
     yield on_host(switch)
 
 
+def proof_spec(settings: Settings, gpus: tuple[str, ...]) -> dict[str, Any] | None:
+    """What go-live proves of a release that is new on the host (files/fleet_host/proof.py)."""
+    if settings.engine.proof == "off":
+        return None
+    return {
+        "device": settings.runtime.device if settings.runtime else "cuda",
+        "gpus": list(gpus),
+        "trust_remote_code": settings.engine.args.get("trust-remote-code") is True,
+        "timeout_seconds": PROOF_SECONDS,
+    }
+
+
 def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> bool:
     assert plan.release is not None
     release, settings = plan.release, plan.settings
@@ -150,6 +166,7 @@ def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> bool:
         "start_timeout_seconds": engine.start_timeout_seconds,
         "stall_timeout_seconds": engine.stall_timeout_seconds,
         "drain_seconds": engine.drain_seconds,
+        "proof": proof_spec(settings, plan.gpus),
         "enable": True,
         "run": this_run().run,
     }

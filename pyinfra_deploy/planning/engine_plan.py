@@ -89,6 +89,7 @@ def plan_engine(
         "model_digest": str(record["model_digest"]) if record is not None else None,
         "release": release,
         "binding": binding,
+        "gpus": tuple(gpu.uuid for gpu in placement.gpus if gpu.uuid) if placement else (),
         "serving": serving,
         "go_live": _go_live_reason(release, record, engine, unit, binding),
     }

@@ -66,6 +66,18 @@ class Care:
             lines.append(f"start {', '.join(self.start)}")
         return lines
 
+    def joined(self, other: Care) -> Care:
+        """Both, this one's first."""
+        return Care(
+            files=self.files + other.files,
+            remove=self.remove + other.remove,
+            stop=self.stop + other.stop,
+            start=self.start + other.start,
+            hold=self.hold + other.hold,
+            release=self.release + other.release,
+            persistence=self.persistence or other.persistence,
+        )
+
     def request(self) -> dict[str, Any]:
         """For `fleet-host host care`."""
         return {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import conda_plan, wanted
+from pyinfra_deploy.planning.engine_care import UNIT_FILES, plan_engine_care
 from pyinfra_deploy.planning.engine_plan import plan_engine
 from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, plan_gateway
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
@@ -47,6 +48,7 @@ class HostPlan:
     pull: Mapping[str, Any] | None = None
     release: Release | None = None
     binding: str = ""
+    gpus: tuple[str, ...] = ()
     go_live: str = ""
     serving: bool = False
     model_digest: str | None = None
@@ -173,9 +175,10 @@ def plan_host(
         plan |= _plan_conda(host, settings, snapshot, plan)
         if any(finding.severity == "refuse" for finding in plan["findings"]):
             return HostPlan(host=host, groups=groups, settings=settings, findings=plan["findings"])
+        care = plan_engine_care(settings, snapshot, artefacts.units)
         if hardware is not None:
-            care = plan_care(settings, snapshot, hardware, artefacts.units)
-            plan |= {"care": care, "files": plan["files"] + care.files}
+            care = care.joined(plan_care(settings, snapshot, hardware, artefacts.units))
+        plan |= {"care": care, "files": plan["files"] + care.files}
     if "gateway" in groups:
         plan |= plan_gateway(settings, snapshot, artefacts, environments, uv, python)
         plan["findings"] = (*findings, *keys_findings(host, snapshot, artefacts))
@@ -222,6 +225,7 @@ def managed_files(
         ]
         bound = drop_in(settings.engine.name, placement)
         files += [bound] if bound is not None else []
+        files += [artefacts.units[name] for name in UNIT_FILES]
     if "gateway" in groups:
         files.append(artefacts.units[GATEWAY_UNIT])
     return tuple(files)

@@ -49,7 +49,8 @@ def contradictions(
     yield from _placement(settings)
     yield from _curve(settings)
     engine = settings.engine
-    if engine.stall_timeout_seconds > engine.start_timeout_seconds:
+    start = engine.start_timeout_seconds
+    if start is not None and engine.stall_timeout_seconds > start:
         yield (
             ("engine", "stall_timeout_seconds"),
             f"engine.stall_timeout_seconds ({engine.stall_timeout_seconds}) is longer than "

@@ -8,29 +8,25 @@ messages call allowed. Keys are documented in the operator's words; units are in
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import field_validator
 
-from pyinfra_deploy.settings.engine_arguments import check_arguments, check_environment
+from pyinfra_deploy.settings.engine_section import Engine as Engine
 from pyinfra_deploy.settings.kinds import (
     AbsolutePath,
     Burst,
     DataPath,
-    EnvironmentValue,
     FindingId,
-    GpuChoice,
     HostName,
     HostPattern,
     ModelId,
-    ModelName,
     OneLine,
     Origin,
     PerMinute,
     Port,
     Revision,
     Seconds,
-    Slug,
     Url,
 )
 from pyinfra_deploy.settings.runtime_section import Runtime as Runtime
@@ -157,70 +153,6 @@ class Model(Section):
     @classmethod
     def _without_slash(cls, value: str) -> str:
         return value.rstrip("/")
-
-
-class Engine(Section):
-    """One `vllm serve` process group on a host."""
-
-    name: Slug = setting(
-        "main", "Name of the engine: of its unit, llm-engine@NAME, and its directories.", "main"
-    )
-    served_model_name: ModelName | None = setting(
-        None, "The model's name in the API. null: model.id.", "qwen3-235b"
-    )
-    args: dict[str, Any] = setting(
-        {},
-        "Arguments of `vllm serve`, without the dashes in front. Flags are true; what is null is "
-        "left out. host, port, uds, model, served-model-name, api-key, config, ssl-* and a few "
-        "more are the product's own and refused with the setting to use instead.",
-        {"max-model-len": 16384},
-    )
-    env: dict[str, EnvironmentValue] = setting(
-        {},
-        "Environment variables of the engine. Not for secrets: they are part of the release and "
-        "readable on the host.",
-        {"VLLM_LOGGING_LEVEL": "DEBUG"},
-    )
-    gpus: GpuChoice = setting(
-        "all",
-        "GPUs the engine may have; it takes as many as its parallel sizes multiply to, those that "
-        "are nearest to each other. Numbers as nvidia-smi -L prints them, or UUIDs, which belong "
-        "into host_vars.",
-        [0, 1, 2, 3],
-    )
-    keep_releases: int = setting(
-        3,
-        "Releases kept on a host, the running one and the one before it among them; older ones are "
-        "removed at the end of a deploy that changed something.",
-        3,
-        ge=2,
-        le=100,
-    )
-    numa: Literal["auto", "off"] = setting(
-        "auto",
-        "auto: an engine whose GPUs lie on one of several NUMA nodes is bound to the CPUs and the "
-        "memory of that node. off: nothing is bound.",
-        "auto",
-    )
-    start_timeout_seconds: Seconds = setting(
-        3_600, "Longest time from start to the first real answer.", 3_600
-    )
-    stall_timeout_seconds: Seconds = setting(
-        600, "A start without a new log line and without CPU time for that long has failed.", 600
-    )
-    drain_seconds: Seconds = setting(
-        120, "Time that running streams get to end before the engine is stopped.", 120
-    )
-
-    @field_validator("args")
-    @classmethod
-    def _arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return check_arguments(value)
-
-    @field_validator("env")
-    @classmethod
-    def _environment(cls, value: dict[str, str]) -> dict[str, str]:
-        return check_environment(value)
 
 
 class Tls(Section):

@@ -65,8 +65,14 @@ def test_a_release_is_staged_bound_and_switched_to(world: PyinfraWorld) -> None:
     plan = plan_of(engine=NEW)
     jobs_end(world, {"state": "done", "result": {}})
     assert world.run(engine_steps.go_live, plan=plan, verification=None)
-    assert world.script.commands() == ["release stage", "release bind", "job start", "job status"]
-    stage, bind, start, _ = [sent.spec for sent in world.script.sent]
+    assert world.script.commands() == [
+        "release review",
+        "release stage",
+        "release bind",
+        "job start",
+        "job status",
+    ]
+    _, stage, bind, start, _ = [sent.spec for sent in world.script.sent]
     assert plan.release is not None
     identity = plan.release.id_with(worlds.MODEL_DIGEST)
     assert stage == {
@@ -89,8 +95,11 @@ def test_a_release_is_staged_bound_and_switched_to(world: PyinfraWorld) -> None:
     assert job["release"] == identity
     assert job["unit"] == "llm-engine@main.service"
     assert job["probe"]["model"] == "Qwen/Qwen3-32B"
-    assert (job["start_timeout_seconds"], job["stall_timeout_seconds"]) == (3600, 600)
-    assert (job["drain_seconds"], job["enable"]) == (120, True)
+    assert (job["start_timeout_seconds"], job["stall_timeout_seconds"]) == (None, 600)
+    assert job["proof"] == {
+        "device": "cuda", "gpus": [], "trust_remote_code": False, "timeout_seconds": 900,
+    }  # fmt: skip
+    assert (job["drain_seconds"], job["enable"], job["ask_parser"]) == (120, True, True)
 
 
 def test_what_this_run_has_pulled_is_newer_than_what_the_plan_saw(world: PyinfraWorld) -> None:

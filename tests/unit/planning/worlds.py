@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pyinfra_deploy.deploys.artefacts import units_of
-from pyinfra_deploy.planning import gateway_plan, host_plan, nginx, wanted
+from pyinfra_deploy.planning import engine_care, gateway_plan, host_plan, nginx, wanted
 from pyinfra_deploy.planning.artefacts import Artefacts
+from pyinfra_deploy.planning.host_care import started_with
 from pyinfra_deploy.planning.release import digest_of, digest_of_text
 from pyinfra_deploy.settings.schema import Settings
 
@@ -166,6 +167,18 @@ def seen_file(file: wanted.ManagedFile) -> dict[str, Any]:
             "size": len(file.content)}  # fmt: skip
 
 
+def beside_the_engine(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
+    """The configurations of watch and log that are wanted, and what they were started with."""
+    files = {}
+    for kind, text in engine_care.configurations(settings).items():
+        if text is not None:
+            path = engine_care.configuration_path(kind, "main")
+            stamp = started_with(artefacts.units[f"{kind}@.service"].content, text)
+            files[path] = seen_file(wanted.ManagedFile(path, text))
+            files[f"/run/{kind}-main/started"] = seen_file(wanted.ManagedFile("", stamp))
+    return files
+
+
 def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
     """The host in both groups after a deploy with these settings, serving."""
     made = environments(settings, artefacts)
@@ -175,6 +188,7 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
     }
     for file in host_plan.managed_files(ALL, settings, artefacts):
         files[file.path] = seen_file(file)
+    files |= beside_the_engine(settings, artefacts)
     snapshot = untouched()
     system = {**snapshot["os"], "nginx": "1.22.1", "nginx_openssl": "3.0.15"}
     rendered = gateway_plan.nginx_files(settings, system)
@@ -194,7 +208,7 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
             "www-data": {"uid": 33, "groups": ["llm-http", "www-data"]},
         },
         "files": files,
-        "units": {name: unit() for name in units_of_roles()},
+        "units": {name: unit() for name in (*units_of_roles(), "llm-watch@main.service")},
         "sysctl": {
             "vm.max_map_count": {
                 "live": 1048576,

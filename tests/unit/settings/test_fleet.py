@@ -152,7 +152,7 @@ def test_dropped_keys(repository: Repository) -> None:
     text = (
         "engine:\n"
         "  drain_seconds: 300\n"
-        "  start_timeout_seconds: 3600\n"
+        "  stall_timeout_seconds: 600\n"
         "  args:\n"
         "    max-model-len: 1\n"
         "    enable-expert-parallel: true\n"
@@ -162,7 +162,7 @@ def test_dropped_keys(repository: Repository) -> None:
     assert warning.startswith("group_vars/prod.yml:6: engine (hosts gpu01, gpu02)")
     assert "of group_vars/gpu.yml:1" in warning
     assert "engine.drain_seconds, engine.args.enable-expert-parallel." in warning
-    assert "start_timeout_seconds" not in warning
+    assert "stall_timeout_seconds" not in warning
 
 
 def test_dropping_on_purpose(repository: Repository) -> None:
