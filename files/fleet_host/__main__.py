@@ -73,6 +73,7 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
     "job run": ("kind", "id"),
     "engine started": ("engine",),
     "engine undrain": ("engine",),
+    "arguments run": ("engine",),
     "engine log": ("engine",),
     "proof run": ("engine",),
     "watch run": ("engine",),

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from . import durable, engine, events, fields, figures, probe, proof, release, systemctl
+from . import arguments, durable, engine, events, fields, figures, probe, proof, release, systemctl
 from .errors import HostError
 from .health import (
     RESTART_TIMEOUT_SECONDS,
@@ -44,6 +44,7 @@ class Wish:
     enable: bool
     run: str
     proof: proof.Wanted | None = None
+    ask_parser: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def read_wish(spec: dict[str, Any]) -> Wish:
         enable=spec.get("enable", True) is True,
         run=fields.text(spec, "run", ""),
         proof=proof.read_wanted(spec),
+        ask_parser=spec.get("ask_parser") is True,
     )
 
 
@@ -203,13 +205,16 @@ def settle(wish: Wish, ground: Ground) -> bool:
 
 
 def prove(wish: Wish, ground: Ground, progress: Progress) -> bool:
-    """Try the release before anything is stopped. False: it takes the GPU memory that the running
-    engine has. HostError when it cannot run here, with what serves as it was."""
-    if wish.proof is None or proof.proven(wish.engine, wish.release, wish.proof):
-        return True
-    # In any state but these two the old process has, or takes at any moment, its GPU memory.
-    beside = engine.unit_state(wish.unit)["ActiveState"] not in ("inactive", "failed")
+    """Try the release before anything is stopped: vLLM's parser, then the proof. False: it takes
+    the GPU memory that the running engine has. HostError when it cannot run here, with what serves
+    as it was."""
     try:
+        if wish.ask_parser:
+            arguments.prove(wish.engine, wish.release, progress)
+        if wish.proof is None or proof.proven(wish.engine, wish.release, wish.proof):
+            return True
+        # In any state but these two the old process has, or takes at any moment, its GPU memory.
+        beside = engine.unit_state(wish.unit)["ActiveState"] not in ("inactive", "failed")
         return _proof_of(wish, progress, beside=beside)
     except HostError as error:
         if ground.interrupted:

@@ -204,7 +204,8 @@ class _Reader:
             elif key == "nargs":
                 text = value.value if isinstance(value, ast.Constant) else None
                 several = "value" if value is None else "values"
-                entry["kind"] = "optional" if text == "?" else several
+                if entry["kind"] != "repeated":
+                    entry["kind"] = "optional" if text == "?" else several
             elif key == "action" and value is not None:
                 self.action(entry, value, module)
             elif key == "deprecated" and isinstance(value, ast.Constant) and value.value is True:

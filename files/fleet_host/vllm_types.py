@@ -190,12 +190,17 @@ def _sort(hints: Hints, part: ast.expr, module: Module) -> None:
     elif (found := module.find(name)) is not None and isinstance(found.node, ast.ClassDef):
         if _is_dataclass(found.node):
             hints.structure = True
-        elif any(words(base).split(".")[-1] in ("dict", "Dict") for base in found.node.bases):
+        elif any(_is_dict(base) for base in found.node.bases):
             hints.mapping = True
         else:
             hints.other = True
     else:
         hints.other = True
+
+
+def _is_dict(base: ast.expr) -> bool:
+    name = words(base.value if isinstance(base, ast.Subscript) else base)
+    return name.split(".")[-1] in ("dict", "Dict")
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:

@@ -8,6 +8,7 @@ from pyinfra import logger
 from pyinfra.api import operation
 
 from pyinfra_deploy.operations import gate
+from pyinfra_deploy.operations.argument_steps import arguments_reviewed
 from pyinfra_deploy.operations.calling import answer_of, lease_renewal, on_host
 from pyinfra_deploy.operations.jobs import run_job
 from pyinfra_deploy.operations.run import this_run
@@ -119,6 +120,8 @@ def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> bool:
     # What this run has pulled is newer than what the plan saw.
     digest = _pulled.get(host.name) or str(plan.model_digest)
     identity = release.id_with(digest)
+    if not arguments_reviewed(state, host, plan, identity):
+        return False
     staged = answer_of(
         state,
         host,
@@ -168,6 +171,7 @@ def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> bool:
         "drain_seconds": engine.drain_seconds,
         "proof": proof_spec(settings, plan.gpus),
         "enable": True,
+        "ask_parser": True,
         "run": this_run().run,
     }
     result = run_job(

@@ -221,7 +221,12 @@ def managed_files(
     if "gpu" in groups:
         files += [
             artefacts.units[name]
-            for name in ("llm-pull@.service", "llm-golive@.service", "llm-engine@.service")
+            for name in (
+                "llm-pull@.service",
+                "llm-golive@.service",
+                "llm-arguments@.service",
+                "llm-engine@.service",
+            )
         ]
         bound = drop_in(settings.engine.name, placement)
         files += [bound] if bound is not None else []

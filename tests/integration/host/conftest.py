@@ -1,3 +1,4 @@
+from tests.fakes.argument_host import argument_host
 from tests.fakes.bmc import bmc
 from tests.fakes.care_host import care_host
 from tests.fakes.conda_world import conda_world
@@ -8,6 +9,7 @@ from tests.fakes.proof_host import proof_host
 from tests.fakes.pull_world import world
 
 __all__ = [
+    "argument_host",
     "bmc",
     "care_host",
     "conda_world",

@@ -55,7 +55,7 @@ def test_every_unit_renders_whole(device: str) -> None:
 def test_the_device_changes_the_engines_unit_and_its_proof_s_alone() -> None:
     cuda, cpu = units(runtime={"device": "cuda"}), units(runtime={"device": "cpu"})
     changed = {name for name in UNITS if cuda[name] != cpu[name]}
-    assert changed == {"llm-engine@.service", "llm-proof@.service"}
+    assert changed == {"llm-arguments@.service", "llm-engine@.service", "llm-proof@.service"}
     for name in changed:
         assert "DeviceAllow=char-nvidia" in cuda[name]
         assert "char-nvidia" not in cpu[name]

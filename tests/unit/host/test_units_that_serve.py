@@ -82,12 +82,13 @@ def test_code_that_is_made_while_running_is_allowed_where_it_is_needed_only() ->
 OF_THE_UNIT = (
     "Type", "ExecStart", "ExecStartPre", "UMask", "RuntimeDirectory", "RuntimeDirectoryMode",
     "RuntimeDirectoryPreserve", "Restart", "RestartSec", "RestartPreventExitStatus",
-    "SuccessExitStatus", "TimeoutStartSec", "TimeoutStopSec", "KillMode", "Nice",
+    "RemainAfterExit", "SuccessExitStatus", "TimeoutStartSec", "TimeoutStopSec", "KillMode", "Nice",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_proof_runs_as_the_engine_does(device: str) -> None:
+@pytest.mark.parametrize("kind", ["proof", "arguments"])
+def test_a_proof_runs_as_the_engine_does(kind: str, device: str) -> None:
     """Same user, devices, environment and limits: what is proven is what runs."""
 
     def service(name: str) -> list[str]:
@@ -98,11 +99,19 @@ def test_a_proof_runs_as_the_engine_does(device: str) -> None:
             if "=" in line and line[:1] != "#" and line.split("=")[0] not in OF_THE_UNIT
         ]
 
-    assert sorted(service("llm-proof@.service")) == sorted(service("llm-engine@.service"))
-    (command,) = values(render("llm-proof@.service", device), "ExecStart")
+    assert sorted(service(f"llm-{kind}@.service")) == sorted(service("llm-engine@.service"))
+    (command,) = values(render(f"llm-{kind}@.service", device), "ExecStart")
     assert command == (
-        "/srv/llm/engines/%i/candidate/runtime/bin/python /srv/llm/bin/fleet-host proof run %i"
+        f"/srv/llm/engines/%i/candidate/runtime/bin/python /srv/llm/bin/fleet-host {kind} run %i"
     )
+
+
+def test_a_verdict_on_arguments_goes_with_the_restart_that_asks_for_the_next() -> None:
+    """systemd removes the directory when the unit is stopped, which a restart begins with."""
+    text = render("llm-arguments@.service")
+    assert (values(text, "Type"), values(text, "RemainAfterExit")) == (["oneshot"], ["yes"])
+    assert values(text, "RuntimeDirectory") == ["llm-arguments/%i"]
+    assert values(text, "RuntimeDirectoryPreserve") == []
 
 
 SILENCE = (
