@@ -7,6 +7,7 @@ it. Then each step brings what its host lacks, and a second run changes nothing.
 """
 
 from pyinfra_deploy.deploys.steps import (
+    driver,
     engine,
     finish,
     gateway,
@@ -23,6 +24,7 @@ plan = plan_this_host()
 if plan is not None:
     take_host(plan=plan)  # one run at a time on a host
     gpu_host(plan=plan)  # packages, users, directories, units, kernel settings
+    driver(plan=plan)  # where gpu_driver is install and it is missing; then nothing else this time
 
     runtime(plan=plan)  # the installer and vLLM, from locks
     if plan.on("gpu"):

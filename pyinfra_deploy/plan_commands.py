@@ -146,8 +146,9 @@ def _host(
     if start is not None and snapshot is not None:
         planned = _host_plan(fleet, host, snapshot, None).release_id
     foresight = foresee(
-        host.name, settings, hardware, model, lock, today, more, on_host, start, planned
-    )
+        host.name, settings, hardware, model, lock, today, more, on_host, start, planned,
+        sources=snapshot.get("driver") if snapshot is not None else None,
+    )  # fmt: skip
     if snapshot is None or foresight.refused:
         return foresight, None
     return foresight, _host_plan(fleet, host, snapshot, foresight).reasons()
@@ -188,7 +189,7 @@ def _host_plan(
     fleet: Fleet, host: FleetHost, snapshot: Mapping[str, Any], foresight: Foresight | None
 ) -> HostPlan:
     artefacts = artefacts_for(_data(fleet), host.settings)
-    seen = (foresight.placement, foresight.hardware) if foresight else (None, None)
+    seen = (foresight.placement, foresight.hardware, foresight.driver) if foresight else ()
     return host_plan.plan_host(host.name, host.groups, host.settings, snapshot, artefacts, *seen)
 
 

@@ -41,7 +41,7 @@ def change(hold: list[str], release: list[str]) -> dict[str, list[str]]:
 
     What is held already stays whose it is. Of `release` only holds of ours are given up.
     """
-    before = _held()
+    before = held()
     recorded = ours()
     new = sorted(set(hold) - before)
     old = sorted(set(release) & set(recorded))
@@ -50,7 +50,7 @@ def change(hold: list[str], release: list[str]) -> dict[str, list[str]]:
         # next run holds it.
         _record([*recorded, *new])
         _apt_mark("hold", new)
-        missing = sorted(set(new) - _held())
+        missing = sorted(set(new) - held())
         if missing:
             raise HostError(
                 f"apt-mark did not hold {', '.join(missing)}",
@@ -73,7 +73,8 @@ def _record(names: list[str]) -> None:
     durable.write_json(manifest_path(), document, mode=0o640)
 
 
-def _held() -> set[str]:
+def held() -> set[str]:
+    """All that are held, whoever did it."""
     return {line.split(":")[0].strip() for line in _apt_mark("showhold", []).splitlines() if line}
 
 

@@ -18,10 +18,11 @@ TOOL_FIXES = programs.Fixes(
     hangs="Look at 'journalctl -b -p warning' on the host: a directory of users may not answer.",
     fails="Mend what it names, then run again.",
 )
-# Drop-ins of our engines' units are all that may be removed: what else is ours stays, and the rest
-# is not ours.
+# Drop-ins of our engines' units and the unit of an installation that is over are all that may be
+# removed: what else is ours stays, and the rest is not ours.
 REMOVABLE = re.compile(
-    r"/etc/systemd/system/llm-engine@[a-z][a-z0-9-]*\.service\.d/[a-z][a-z0-9-]*\.conf"
+    r"/etc/systemd/system/(?:llm-engine@[a-z][a-z0-9-]*\.service\.d/[a-z][a-z0-9-]*\.conf"
+    r"|llm-driver@\.service)"
 )
 
 
@@ -35,7 +36,7 @@ def prepare(request: dict[str, Any]) -> dict[str, Any]:
     """`host prepare` {files: [{path, content, mode, owner, group}], remove: [path], sysusers,
     tmpfiles} -> {changed: [path], removed: [path]}.
 
-    remove: drop-ins of our engines' units that are not wanted any more; absent ones are fine.
+    remove: of REMOVABLE, what is not wanted any more; absent ones are fine.
     sysusers, tmpfiles: paths of our sysusers.d(5) and tmpfiles.d(5) files, which are applied before
     the files that may need the users. mode is octal text. Ends with a daemon-reload when a unit
     was written or systemd says that one is stale.
@@ -67,7 +68,7 @@ def _removable(path: Any) -> str:
     if not isinstance(path, str) or not REMOVABLE.fullmatch(path):
         raise SpecError(
             f"{path!r} cannot be removed",
-            "only drop-ins of our engines' units are removed.",
+            "only drop-ins of our engines' units, and llm-driver@.service, are removed.",
             "Correct it.",
         )
     return path

@@ -41,6 +41,7 @@ RUNNERS: dict[str, str] = {
     "serve": "wheel_server:run",
     "pull": "pull:run",
     "golive": "golive:run",
+    "driver": "driver:run",
 }
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -8,9 +8,9 @@ json, ctypes or http module (`dpkg -L libpython3.11-minimal`), hence the small J
 writer at the end. Few and cheap imports, for each converge pays for them.
 
 Input, one JSON object on stdin or as the only argument, each key optional: llm_root; packages,
-files, units, engines, users (lists of strings); certificate (path). Output: one JSON object, a key
-a section. A section that could not be read is {"error": why}; a snapshot never fails as a whole.
-Sizes are bytes, times UTC.
+files, units, engines, users, driver (lists of strings); certificate (path). Output: one JSON
+object, a key a section. A section that could not be read is {"error": why}; a snapshot never fails
+as a whole. Sizes are bytes, times UTC.
 """
 
 from __future__ import annotations
@@ -147,7 +147,9 @@ def start_commands(request: dict[str, Any]) -> dict[str, Any]:
         *units,
     )
     has_smi = os.path.exists("/usr/bin/nvidia-smi")
+    driver = request["driver"]
     return {
+        "policy": start("apt-cache", "policy", *driver) if driver else None,
         "dpkg": start(*dpkg) if packages else None,
         "show": start(*show) if units else None,
         "systemd": start("systemctl", "--version"),
@@ -216,6 +218,65 @@ def packages_section(request: dict[str, Any], commands: dict[str, Any]) -> Json:
         if name in found and status[1:2] == "i":
             found[name] = version
     return found
+
+
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# Where DKMS and Ubuntu keep the key that they sign modules with.
+MODULE_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
+
+
+def driver_section(request: dict[str, Any], commands: dict[str, Any]) -> Json:
+    """The packages that `driver` names: {packages: {name: {installed, candidate}}, secure_boot,
+    module_key}; None where none is named. module_key: the firmware trusts the key that modules
+    built here are signed with; null where nothing tells."""
+    if not request["driver"]:
+        return None
+    text, status = finish(commands["policy"])
+    if status:
+        raise OSError(text.strip()[-200:])
+    found: dict[str, dict[str, str | None]] = {}
+    name = ""
+    for line in text.splitlines():
+        key, _, value = line.strip().partition(": ")
+        if line[:1] not in (" ", "\t"):
+            name = line.rstrip(":").split(":")[0]
+            found[name] = {"installed": None, "candidate": None}
+        elif key in ("Installed", "Candidate") and name:
+            found[name][key.lower()] = None if value == "(none)" else value
+    on = secure_boot()
+    return {
+        "packages": {name: found.get(name) for name in request["driver"]},
+        "secure_boot": on,
+        "module_key": module_key() if on else None,
+    }
+
+
+def secure_boot() -> bool | None:
+    """By the variable's last byte, efivarfs(5) puts four bytes before it; False without EFI."""
+    if not os.path.isdir("/sys/firmware/efi"):
+        return False
+    try:
+        with open(SECURE_BOOT, "rb") as handle:
+            return handle.read()[-1:] == b"\x01"
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+
+
+def module_key() -> bool | None:
+    for path in MODULE_KEYS:
+        if os.path.exists(path):
+            try:
+                return "already enrolled" in finish(start("mokutil", "--test-key", path))[0]
+            except OSError:
+                return None
+    return None
+
+
+def drop_ins_section() -> Json:
+    """Of our engines, whatever they are named."""
+    return sorted(glob.glob("/etc/systemd/system/llm-engine@*.service.d/placement.conf"))
 
 
 def users_section(request: dict[str, Any]) -> Json:
@@ -625,7 +686,7 @@ def guarded(section: Callable[[], Json]) -> Json:
 
 def collect(request: dict[str, Any]) -> dict[str, Json]:
     request = dict(request)
-    for key in ("packages", "files", "units", "engines", "users"):
+    for key in ("packages", "files", "units", "engines", "users", "driver"):
         request.setdefault(key, [])
     request["llm_root"] = str(request.get("llm_root") or "/srv/llm").rstrip("/")
     request.setdefault("certificate", "/etc/llm/tls/server.crt")
@@ -645,6 +706,8 @@ def collect(request: dict[str, Any]) -> dict[str, Json]:
         "cpus": lambda: len(os.sched_getaffinity(0)),
         "os": lambda: os_section(commands),
         "packages": lambda: packages_section(request, commands),
+        "driver": lambda: driver_section(request, commands),
+        "drop_ins": drop_ins_section,
         "units": lambda: units_section(request, commands),
         "gpus": lambda: gpus_section(commands),
     }

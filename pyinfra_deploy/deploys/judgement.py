@@ -51,6 +51,7 @@ def judge(
         model_on_host=model_is_on_host(settings, snapshot),
         start=recorded_start(snapshot, settings.engine.name),
         planned=planned,
+        sources=snapshot.get("driver"),
     )
 
 

@@ -18,6 +18,7 @@ from pyinfra_deploy.operations.order import keep_inventory_order
 from pyinfra_deploy.operations.program import report_refusal, sudo_refused
 from pyinfra_deploy.planning import (
     conda_plan,
+    driver_install,
     engine_care,
     engine_plan,
     gateway_plan,
@@ -107,7 +108,7 @@ def _planned(
     foresight: Foresight | None = None,
 ) -> HostPlan | None:
     """The plan; None, with the host dropped, when making it fails."""
-    seen = (foresight.placement, foresight.hardware) if foresight else (None, None)
+    seen = (foresight.placement, foresight.hardware, foresight.driver) if foresight else ()
     try:
         return host_plan.plan_host(host.name, groups, settings, snapshot, artefacts, *seen)
     except Exception:
@@ -161,7 +162,7 @@ def snapshot_request(
         units += [engine_plan.ENGINE_UNIT.format(name=engine), f"llm-golive@{engine}.service"]
         units += [*host_care.UNITS, *engine_care.units_to_read(engine)]
         files += engine_care.files_to_read(engine)
-        files += [drop_in_path(engine), *host_care.files_to_read()]
+        files += [drop_in_path(engine), driver_install.UNIT_PATH, *host_care.files_to_read()]
     if "gateway" in groups:
         units += [gateway_plan.GATEWAY_UNIT, "nginx.service"]
         files += [nginx.CONFIGURATION, nginx.STOCK_SITE]
@@ -171,6 +172,7 @@ def snapshot_request(
         "files": sorted({*files, *wanted.directories(settings.llm_root)}),
         "units": units,
         "engines": [settings.engine.name] if "gpu" in groups else [],
+        "driver": list(driver_install.packages_to_ask_for(settings)) if "gpu" in groups else [],
         "users": list(host_plan.service_users(groups)),
     }
 
@@ -202,8 +204,6 @@ def take_host(plan: HostPlan) -> None:
 @deploy("Give the host back")
 def finish(plan: HostPlan) -> None:
     """The end of a run that changed something."""
-    if plan.changes:
-        host_steps.give_lease_back(name="Give the host back")
     runtime = plan.settings.runtime
     if plan.changes and plan.driver is None and plan.on("gpu") and runtime is not None:
         host_steps.prune(
@@ -211,4 +211,12 @@ def finish(plan: HostPlan) -> None:
             llm_root=plan.settings.llm_root,
             keep_releases=plan.settings.engine.keep_releases,
             keep_runtimes=runtime.keep,
+        )
+    if plan.changes:
+        host_steps.give_lease_back(name="Give the host back")
+    if plan.driver is not None:
+        host_steps.not_finished(
+            name="Not finished: the driver came first",
+            why="its driver works. Run the same command again: what else the host needs is planned "
+            "from the GPUs that can be read now.",
         )

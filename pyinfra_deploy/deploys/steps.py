@@ -1,5 +1,6 @@
 """What a role needs, in order. `deploy.py` tells the story with these."""
 
+from pyinfra_deploy.deploys.driver import driver
 from pyinfra_deploy.deploys.engine import engine
 from pyinfra_deploy.deploys.gateway import gateway
 from pyinfra_deploy.deploys.gpu_host import gpu_host
@@ -9,6 +10,7 @@ from pyinfra_deploy.deploys.session import finish, plan_this_host, take_host
 from pyinfra_deploy.deploys.verify import verify
 
 __all__ = [
+    "driver",
     "engine",
     "finish",
     "gateway",

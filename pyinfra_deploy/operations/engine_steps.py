@@ -100,6 +100,33 @@ def go_live(plan: HostPlan, verification: Mapping[str, Any] | None) -> Commands:
     yield on_host(switch)
 
 
+def go_live_spec(
+    settings: Settings, release: str, served_model_name: str, gpus: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The go-live job's input (files/fleet_host/golive.py), for a release that is staged. gpus: the
+    planned GPUs' UUIDs, which its proof has to see; empty: it takes those that it sees."""
+    engine = settings.engine
+    return {
+        "llm_root": settings.llm_root,
+        "engine": engine.name,
+        "release": release,
+        "unit": f"llm-engine@{engine.name}.service",
+        "probe": {
+            "path": "/v1/completions",
+            "model": served_model_name,
+            "prompt": "1, 2, 3,",
+            "max_tokens": 4,
+        },
+        "start_timeout_seconds": engine.start_timeout_seconds,
+        "stall_timeout_seconds": engine.stall_timeout_seconds,
+        "drain_seconds": engine.drain_seconds,
+        "proof": proof_spec(settings, gpus),
+        "enable": True,
+        "ask_parser": True,
+        "run": this_run().run,
+    }
+
+
 def proof_spec(settings: Settings, gpus: tuple[str, ...]) -> dict[str, Any] | None:
     """What go-live proves of a release that is new on the host (files/fleet_host/proof.py)."""
     if settings.engine.proof == "off":
@@ -155,25 +182,7 @@ def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> bool:
     )
     if bound is None:
         return False
-    spec = {
-        "llm_root": root,
-        "engine": engine.name,
-        "release": identity,
-        "unit": f"llm-engine@{engine.name}.service",
-        "probe": {
-            "path": "/v1/completions",
-            "model": settings.served_model_name,
-            "prompt": "1, 2, 3,",
-            "max_tokens": 4,
-        },
-        "start_timeout_seconds": engine.start_timeout_seconds,
-        "stall_timeout_seconds": engine.stall_timeout_seconds,
-        "drain_seconds": engine.drain_seconds,
-        "proof": proof_spec(settings, plan.gpus),
-        "enable": True,
-        "ask_parser": True,
-        "run": this_run().run,
-    }
+    spec = go_live_spec(settings, identity, settings.served_model_name, plan.gpus)
     result = run_job(
         state,
         host,

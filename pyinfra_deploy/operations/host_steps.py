@@ -253,7 +253,7 @@ def build_environment(environment: Environment, llm_root: str) -> Commands:
             host,
             kind="environment",
             job_id=environment.name,
-            spec=environment.job,
+            spec=spec,
             llm_root=llm_root,
             step=environment.label,
             renew=lease_renewal(state, host, llm_root),

@@ -13,6 +13,7 @@ from pyinfra_deploy.planning import tables
 from pyinfra_deploy.planning.compatibility_arguments import argument_findings
 from pyinfra_deploy.planning.compatibility_driver import (
     driver_findings,
+    driver_version_findings,
     gpu_generation_findings,
     wanted_cuda,
 )
@@ -60,6 +61,17 @@ def check(
     if settings.runtime is None:
         return ()
     return tuple(_findings(hardware, settings, settings.runtime, model, runtime))
+
+
+def check_driver(
+    hardware: Hardware, settings: Settings, runtime: LockedRuntime | None
+) -> tuple[Finding, ...]:
+    """Findings on the driver's version alone: of one that is about to be installed."""
+    vllm = version_of(settings.runtime.vllm) if settings.runtime is not None else None
+    if vllm is None or settings.runtime is None or settings.runtime.device != "cuda":
+        return ()
+    wanted = wanted_cuda(known_version(vllm), runtime)
+    return tuple(driver_version_findings(hardware, settings, wanted))
 
 
 def _findings(

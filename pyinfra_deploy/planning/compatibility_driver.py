@@ -47,6 +47,13 @@ def driver_findings(
     """At most one refusal: the driver, judged by CUDA's rules of compatibility."""
     if hardware.failure is not None or not hardware.gpus:
         return  # what is wrong with the driver itself comes first, and is said elsewhere
+    yield from driver_version_findings(hardware, settings, wanted)
+
+
+def driver_version_findings(
+    hardware: Hardware, settings: Settings, wanted: WantedCuda
+) -> Iterator[Finding]:
+    """The same by the driver's version, whether or not it lists GPUs."""
     driver = hardware.driver_version or hardware.loaded_module_version
     if driver is None or not driver_key(driver):
         yield Finding(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import wanted
-from pyinfra_deploy.planning.placement import environment_of
+from pyinfra_deploy.planning.placement import environment_of, names_masked_gpus
 from pyinfra_deploy.planning.release import (
     digest_of_text,
     engine_configuration,
@@ -156,6 +156,8 @@ def _go_live_reason(
     if started.get("release") != identity:
         return f"release {started.get('release')} is still running"
     # An engine that was started before there was a binding has none, which is an empty one.
-    if (started.get("binding") or digest_of_text("")) != digest_of_text(binding):
+    changed = (started.get("binding") or digest_of_text("")) != digest_of_text(binding)
+    # Masked facts do not tell, and the plan says so (facts.uuids-masked).
+    if changed and not names_masked_gpus(binding):
         return "the host's binding has changed"
     return ""

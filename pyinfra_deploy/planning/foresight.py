@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 from pyinfra_deploy.planning import compatibility
 from pyinfra_deploy.planning.acceptance import accept
 from pyinfra_deploy.planning.config_fields import parse_json
+from pyinfra_deploy.planning.driver_install import (
+    ABOUT_THE_OLD_DRIVER,
+    plan_driver,
+    with_new_driver,
+)
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.hardware_findings import Demand, hardware_findings, uses_gpus
 from pyinfra_deploy.planning.model_config import read_model
 from pyinfra_deploy.planning.node_engines import node_engines, node_engines_finding
 from pyinfra_deploy.planning.parallelism import check_choice
-from pyinfra_deploy.planning.placement import place, placed_topology
+from pyinfra_deploy.planning.placement import names_masked_gpus, place, placed_topology
 from pyinfra_deploy.planning.runtime_facts import locked_runtime
 from pyinfra_deploy.planning.start_figures import figures_of
 
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyinfra_deploy.facts.hardware import Hardware
+    from pyinfra_deploy.planning.driver_install import DriverStep
     from pyinfra_deploy.planning.memory import MemoryBudget
     from pyinfra_deploy.planning.model_shape import ModelShape
     from pyinfra_deploy.planning.node_engines import NodeEngine
@@ -72,7 +78,8 @@ class Foresight:
     """One host: what it is, what the engine would find there, and what is to be said of it.
 
     placement: the engine's GPUs, None where it has none or cannot have them. engines: one for each
-    NUMA node, where the model fits on the GPUs of one.
+    NUMA node, where the model fits on the GPUs of one. driver: what a deploy would install instead
+    of everything else.
     """
 
     host: str
@@ -82,6 +89,7 @@ class Foresight:
     findings: tuple[Finding, ...]
     placement: Placement | None = None
     engines: tuple[NodeEngine, ...] = ()
+    driver: DriverStep | None = None
 
     @property
     def refused(self) -> tuple[Finding, ...]:
@@ -90,7 +98,9 @@ class Foresight:
     @property
     def unknown(self) -> bool:
         """Whether something that decides could not be found out."""
-        return any(finding.id in UNKNOWN for finding in self.findings)
+        # Of a host that gets its first driver nobody knows yet what GPUs it has.
+        unseen = self.driver is not None and not self.hardware.gpus
+        return unseen or any(finding.id in UNKNOWN for finding in self.findings)
 
 
 # Findings that say "could not be found out": they make `fleet plan` exit with 2.
@@ -112,25 +122,28 @@ def foresee(
     model_on_host: bool = False,
     start: Mapping[str, Any] | None = None,
     planned: str | None = None,
+    sources: Mapping[str, Any] | None = None,
 ) -> Foresight:
     """Judge one engine host. `more`: findings of other checks, to be accepted and sorted alike.
     model_on_host: it is pulled already, so that it needs no room on the disk. start, planned: what
     the engine that runs said of its memory (start_figures.recorded_start), and the release that the
-    settings ask for: of the same release it replaces the estimate."""
+    settings ask for: of the same release it replaces the estimate. sources: the snapshot's section
+    `driver`; without it no driver is installed."""
     findings: list[Finding] = list(more)
     shape, about_model = _shape(host, settings, model)
     findings += about_model
     facts = _facts(shape)
-    findings += compatibility.check(hardware, settings, facts, locked_runtime(lock_text))
+    runtime = locked_runtime(lock_text)
+    findings += compatibility.check(hardware, settings, facts, runtime)
     demand = Demand(model.bytes, model_on_host)
     about_hardware = hardware_findings(hardware, settings, demand)
     findings += about_hardware
     budget, placement = None, None
     engines: tuple[NodeEngine, ...] = ()
     vllm = settings.runtime.vllm if settings.runtime else None
-    if uses_gpus(settings):
+    if uses_gpus(settings) and hardware.gpus:
         placement, about_placement = place(hardware, settings)
-        findings += about_placement
+        findings += [*about_placement, *_masked(hardware)]
     gpus = placement.gpus if placement is not None else hardware.gpus
     if shape is not None and gpus and uses_gpus(settings):
         args, links = settings.engine.args, placed_topology(hardware, gpus)
@@ -141,9 +154,18 @@ def foresee(
             engines = node_engines(hardware, placement, shape, args, vllm)
         if engines and budget is not None:
             findings.append(node_engines_finding(host, engines, budget.layout))
+    driver, about_driver = plan_driver(settings, hardware, sources)
+    if about_driver:
+        findings = [one for one in findings if one.id not in ABOUT_THE_OLD_DRIVER]
+        findings += about_driver
+    if driver is not None and driver.version is not None:
+        coming = with_new_driver(hardware, driver)
+        findings += compatibility.check_driver(coming, settings, runtime)
     accepted = accept(host, _distinct(findings), settings.accept_findings, today)
     ordered = sorted(accepted, key=lambda finding: SEVERITIES.index(finding.severity))
-    return Foresight(host, hardware, shape, budget, tuple(ordered), placement, engines)
+    if any(finding.severity == "refuse" for finding in ordered):
+        driver = None
+    return Foresight(host, hardware, shape, budget, tuple(ordered), placement, engines, driver)
 
 
 def _shape(
@@ -182,6 +204,24 @@ def _facts(shape: ModelShape | None) -> compatibility.ModelFacts | None:
         weight_block=quantization.block if quantization else None,
         dtype=shape.dtype,
     )
+
+
+def _masked(hardware: Hardware) -> list[Finding]:
+    if not any(names_masked_gpus(gpu.uuid or "") for gpu in hardware.gpus):
+        return []
+    return [
+        Finding(
+            "facts.uuids-masked",
+            "note",
+            hardware.host,
+            "facts",
+            "the GPUs' UUIDs are masked in these facts, so it is not known whether the engine is "
+            "bound to the GPUs that it is to have",
+            "collect the facts without --mask-uuids to see that too",
+            evidence=str(hardware.gpus[0].uuid),
+            source="fleet facts collect",
+        )
+    ]
 
 
 def _without_consequences(

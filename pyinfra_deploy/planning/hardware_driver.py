@@ -122,8 +122,8 @@ def _not_there(hardware: Hardware, failure: DriverFailure) -> Finding:
         f"{hardware.kernel or '(uname -r)'} (dkms status; install its headers) or Secure Boot "
         "refuses it (mokutil --sb-state)"
         if installed
-        else "install the driver (your Ansible role, or the distribution's packages: Debian "
-        "nvidia-driver, Ubuntu nvidia-driver-NNN-server) and reboot; gpu_driver: hold then keeps it"
+        else "gpu_driver: install has the deploy install it and reboot; or do so yourself (your "
+        "Ansible role; Debian nvidia-driver, Ubuntu nvidia-driver-NNN-server) and reboot"
     )
     return Finding(
         "gpu.no-driver",

@@ -1,4 +1,4 @@
-"""The driver's packages: what could replace them, what keeps them, and who installs them."""
+"""The driver's packages: what could replace them, and what keeps them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,8 @@ if TYPE_CHECKING:
     from pyinfra_deploy.facts.hardware import Hardware
     from pyinfra_deploy.settings.schema import Settings
 
-# How each distribution's own packages are installed (Debian wiki, NvidiaGraphicsDrivers; Ubuntu
-# Server documentation, NVIDIA drivers installation).
-BY_HAND = {
-    "debian": "apt-get install linux-headers-amd64 nvidia-driver (component non-free)",
-    "ubuntu": "apt-get install nvidia-driver-580-server (ubuntu-drivers list --gpgpu names others)",
-}
-
 
 def package_findings(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
-    yield from _not_installed(hardware, settings)
     yield from _exposed(hardware, settings)
     if hardware.gpus and settings.gpu_driver != "check" and not driver_packages(hardware):
         yield Finding(
@@ -38,27 +30,6 @@ def package_findings(hardware: Hardware, settings: Settings) -> Iterator[Finding
             f"{len(hardware.packages)} NVIDIA packages",
             source="dpkg-query(1)",
         )
-
-
-def _not_installed(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
-    failure = hardware.failure
-    if settings.gpu_driver != "install" or failure is None:
-        return
-    if failure.kind not in ("not-installed", "no-library"):
-        return
-    steps = BY_HAND.get(hardware.os_id or "", " or ".join(BY_HAND.values()))
-    yield Finding(
-        "driver.install-by-hand",
-        "refuse",
-        hardware.host,
-        "gpu_driver",
-        "gpu_driver is install, and this deploy installs no driver: that takes a reboot, which it "
-        "does to no host",
-        f"with your own Ansible role over this inventory, or by hand: {steps}; reboot; "
-        "nvidia-smi; then run again, and gpu_driver keeps those packages as hold does",
-        evidence=" ".join(failure.text.split()),
-        source="docs/settings.md: gpu_driver",
-    )
 
 
 def _exposed(hardware: Hardware, settings: Settings) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy.planning import conda_plan, wanted
+from pyinfra_deploy.planning import conda_plan, driver_install, wanted
 from pyinfra_deploy.planning.engine_care import UNIT_FILES, plan_engine_care
 from pyinfra_deploy.planning.engine_plan import plan_engine
 from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, plan_gateway
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
     from pyinfra_deploy.facts.hardware import Hardware
     from pyinfra_deploy.planning.artefacts import Artefacts
+    from pyinfra_deploy.planning.driver_install import DriverStep
     from pyinfra_deploy.planning.engine_plan import Release
     from pyinfra_deploy.planning.finding import Finding
     from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.planning.wanted import Environment, ManagedFile
     from pyinfra_deploy.settings.schema import Settings
+
+
+SYSUSERS, TMPFILES = "/etc/sysusers.d/llm-fleet.conf", "/etc/tmpfiles.d/llm-fleet.conf"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class HostPlan:
     daemon_reload: bool = False
     map_count: int | None = None
     care: Care = NO_CARE
+    driver: DriverStep | None = None
     tools: tuple[Environment, ...] = ()
     conda_terms: str = ""
     runtime: Environment | None = None
@@ -82,6 +87,7 @@ class HostPlan:
         lines += [f"remove {path}" for path in self.remove]
         if self.map_count is not None:
             lines.append(f"raise vm.max_map_count to {self.map_count}")
+        lines += [self.driver.reason()] if self.driver is not None else []
         lines += self.care.reasons()
         lines += [f"install {tool.label}" for tool in self.tools]
         lines += [self.conda_terms] if self.conda_terms else []
@@ -134,11 +140,13 @@ def plan_host(
     artefacts: Artefacts,
     placement: Placement | None = None,
     hardware: Hardware | None = None,
+    driver: DriverStep | None = None,
 ) -> HostPlan:
     """Compare settings with a snapshot. Pure: the same input gives the same plan.
 
     placement: the engine's GPUs, where they were read. It counts only where it computes on them.
-    hardware: as read; without it nothing is decided about fans and the driver.
+    hardware: as read; without it nothing is decided about fans and the driver. driver: what this
+    run installs instead of everything else.
     """
     if settings.runtime is None or settings.runtime.device != "cuda":
         placement = None
@@ -159,7 +167,7 @@ def plan_host(
         ),
         "program": state.get("program_digest") != artefacts.program_digest,
         "files": _changed_files(managed_files(groups, settings, artefacts, placement), snapshot),
-        "remove": _stale_files(groups, settings, placement, snapshot),
+        "remove": _stale_files(groups, settings, placement, snapshot, driver),
         "base": _base_changes(groups, settings, snapshot),
         "daemon_reload": any(
             unit.get("need_reload") for unit in (snapshot.get("units") or {}).values()
@@ -172,6 +180,8 @@ def plan_host(
     plan["tools"] = _missing_tools(groups, settings, artefacts, environments, uv, python)
     if "gpu" in groups:
         plan |= plan_engine(settings, snapshot, artefacts, environments, uv, placement)
+        if driver is not None:
+            return HostPlan(**_before_the_driver(plan, driver, snapshot, artefacts))
         plan |= _plan_conda(host, settings, snapshot, plan)
         if any(finding.severity == "refuse" for finding in plan["findings"]):
             return HostPlan(host=host, groups=groups, settings=settings, findings=plan["findings"])
@@ -185,6 +195,27 @@ def plan_host(
     result = HostPlan(**plan)
     why = _verify_reason(result)
     return HostPlan(**(plan | {"verify": why})) if why else result
+
+
+def _before_the_driver(
+    plan: Mapping[str, Any],
+    driver: DriverStep,
+    snapshot: Mapping[str, Any],
+    artefacts: Artefacts,
+) -> dict[str, Any]:
+    """The driver, and only what its job needs: the rest waits for a host whose GPUs are known."""
+    ground = [file for file in plan["files"] if file.path in (SYSUSERS, TMPFILES)]
+    unit = _changed_files((artefacts.units[driver_install.UNIT],), snapshot)
+    settings: Settings = plan["settings"]
+    engines = snapshot.get("engines") or {}
+    live = engines.get(settings.engine.name) if plan["serving"] else None
+    kept = ("host", "groups", "settings", "findings", "program", "base", "daemon_reload",
+            "serving", "generation", "lease")  # fmt: skip
+    return {key: plan[key] for key in kept} | {
+        "packages": tuple(name for name in plan["packages"] if name == "python3"),
+        "files": (*ground, *unit),
+        "driver": driver.with_live(live or {}, settings.served_model_name),
+    }
 
 
 def _plan_conda(
@@ -214,8 +245,8 @@ def managed_files(
     """The plain files that we own on a host (Nginx's are applied by their own step)."""
     root = settings.llm_root
     files = [
-        wanted.ManagedFile("/etc/sysusers.d/llm-fleet.conf", wanted.sysusers(groups)),
-        wanted.ManagedFile("/etc/tmpfiles.d/llm-fleet.conf", wanted.tmpfiles(root)),
+        wanted.ManagedFile(SYSUSERS, wanted.sysusers(groups)),
+        wanted.ManagedFile(TMPFILES, wanted.tmpfiles(root)),
         artefacts.units["llm-environment@.service"],
     ]
     if "gpu" in groups:
@@ -228,6 +259,12 @@ def managed_files(
                 "llm-engine@.service",
             )
         ]
+        wheelhouse = settings.runtime.wheelhouse if settings.runtime else None
+        if wheelhouse is not None and wheelhouse.serve_from is not None:
+            # On every gpu host: another one serves when the first is down.
+            files += [
+                artefacts.units[name] for name in ("llm-wheels@.service", "llm-serve@.service")
+            ]
         bound = drop_in(settings.engine.name, placement)
         files += [bound] if bound is not None else []
         files += [artefacts.units[name] for name in UNIT_FILES]
@@ -241,12 +278,19 @@ def _stale_files(
     settings: Settings,
     placement: Placement | None,
     snapshot: Mapping[str, Any],
+    driver: DriverStep | None,
 ) -> tuple[str, ...]:
     """Files of ours that are there and are not wanted any more."""
+    files = snapshot.get("files") or {}
     path = drop_in_path(settings.engine.name)
-    wanted_here = "gpu" in groups and drop_in(settings.engine.name, placement) is not None
-    there = bool((snapshot.get("files") or {}).get(path))
-    return (path,) if there and not wanted_here else ()
+    # Of an engine that has another name now, too.
+    there = {path} if files.get(path) else set()
+    there |= set(snapshot.get("drop_ins") or ())
+    if "gpu" in groups and drop_in(settings.engine.name, placement) is not None:
+        there.discard(path)
+    if driver is None and files.get(driver_install.UNIT_PATH):
+        there.add(driver_install.UNIT_PATH)  # of an installation that was given up
+    return tuple(sorted(there))
 
 
 def _changed_files(
@@ -266,12 +310,6 @@ def _base_changes(groups: frozenset[str], settings: Settings, snapshot: Mapping[
     """Whether a user, a membership or a directory is missing or differs."""
     users = snapshot.get("users") or {}
     for name in service_users(groups):
-        wheelhouse = settings.runtime.wheelhouse if settings.runtime else None
-        if wheelhouse is not None and wheelhouse.serve_from is not None:
-            # On every gpu host: another one serves when the first is down.
-            files += [
-                artefacts.units[name] for name in ("llm-wheels@.service", "llm-serve@.service")
-            ]
         seen = users.get(name)
         if not seen:
             return True

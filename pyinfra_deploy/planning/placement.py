@@ -8,6 +8,7 @@ worker to its GPU's node; it is left to the operator, since nobody has measured 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -131,6 +132,15 @@ def environment_of(placement: Placement | None, vllm_version: str | None) -> dic
     if placement.bound_by == "unit":
         found["FLEET_PLACEMENT"] = digest_of(_directives(placement))[:16]
     return found
+
+
+# What `fleet facts collect --mask-uuids` writes (files/fleet_host/collect.py, mask_uuids).
+_MASKED = re.compile(r"GPU-([0-9a-f]{8})-0000-0000-0000-0000\1")
+
+
+def names_masked_gpus(text: str) -> bool:
+    """Whether a text of GPU names has UUIDs that were masked, which tell no GPU from another."""
+    return bool(_MASKED.search(text))
 
 
 def drop_in_path(engine: str) -> str:

@@ -201,6 +201,14 @@ EnvironmentValue = Annotated[
 PipArgument = Annotated[
     str, Words("one argument of the installer, such as --no-cache", r"\S(?:[^\n\r\0]*\S)?")
 ]
+# Debian Policy 5.6.7.
+PackageName = Annotated[
+    str,
+    Words(
+        "the name of a Debian package, without a version",
+        r"[a-z0-9][a-z0-9+.-]+",
+    ),
+]
 
 GpuChoice = Annotated[
     Literal["all"] | tuple[int | str, ...],

@@ -23,6 +23,7 @@ from pyinfra_deploy.settings.kinds import (
     ModelId,
     OneLine,
     Origin,
+    PackageName,
     PerMinute,
     Port,
     Revision,
@@ -230,9 +231,16 @@ class Settings(Section):
     gpu_driver: Literal["check", "hold", "install"] = setting(
         "check",
         "What the deploy does about the NVIDIA driver. check: judges it. hold: also keeps its "
-        "packages from unattended upgrades, which would break running engines. install: as hold; "
-        "a host without a driver is refused with the steps, as the deploy reboots no host.",
+        "packages from unattended upgrades, which would break running engines. install: also "
+        "installs it where it is missing, on a drained host, and reboots where another driver is "
+        "loaded than installed; docs/driver.md.",
         "hold",
+    )
+    gpu_driver_packages: Annotated[tuple[PackageName, ...], LENIENT] = setting(
+        (),
+        "With gpu_driver: install, packages that each host is to have, from the apt sources that "
+        "it has; none is added. Empty: the distribution's own driver, on hosts that have none.",
+        ["linux-headers-amd64", "cuda-drivers-580"],
     )
     gpu_cooling: Literal["report", "nvml", "bmc"] = setting(
         "report",

@@ -2,6 +2,7 @@ from tests.fakes.argument_host import argument_host
 from tests.fakes.bmc import bmc
 from tests.fakes.care_host import care_host
 from tests.fakes.conda_world import conda_world
+from tests.fakes.driver_host import driver_host
 from tests.fakes.engine_host import host
 from tests.fakes.job_systemd import systemd
 from tests.fakes.nvml import nvml, nvml_library
@@ -13,6 +14,7 @@ __all__ = [
     "bmc",
     "care_host",
     "conda_world",
+    "driver_host",
     "host",
     "nvml",
     "nvml_library",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LARGEST_EXPOSURE = 2.0
+# It installs kernel modules, and is there only while it does.
+UNCONFINED = "llm-driver@main.service"
 RUNTIMES = {
     device: Settings(runtime=Runtime(vllm="0.33.0", lock="locks/none.txt", device=device))
     for device in ("cpu", "cuda")
@@ -42,6 +44,6 @@ def test_the_exposure_is_at_most_two(device: str, tmp_path: Path) -> None:
         pytest.skip("this systemd cannot rate a unit offline (252 and later can)")
     rated = re.findall(r"Overall exposure level for (\S+): ([\d.]+)", done.stdout)
     assert {name for name, _ in rated} == {path.name for path in paths}, done.stdout + done.stderr
-    assert {name: level for name, level in rated if float(level) > LARGEST_EXPOSURE} == {}
+    assert [name for name, level in rated if float(level) > LARGEST_EXPOSURE] == [UNCONFINED]
     assert "Unknown" not in done.stderr
     assert "Invalid" not in done.stderr

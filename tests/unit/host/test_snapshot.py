@@ -25,7 +25,7 @@ IN_PYTHON_MINIMAL = {
 }  # fmt: skip
 SECTIONS = {
     "os", "packages", "users", "files", "units", "sysctl", "disk", "state", "environments",
-    "models", "engines", "gateway", "listeners", "memory", "cpus", "gpus",
+    "models", "engines", "gateway", "listeners", "memory", "cpus", "gpus", "driver", "drop_ins",
 }  # fmt: skip
 
 
@@ -240,3 +240,66 @@ def test_a_certificate_is_read_without_openssl(tmp_path: Path) -> None:
     assert found["sans"] == ["llm.example.com", "10.0.0.1"]
     assert found["issuer"] == "Our CA"
     assert len(found["fingerprint"]) == 64
+
+
+POLICY = """
+cat <<END
+nvidia-driver:
+  Installed: (none)
+  Candidate: 535.261.03-1~deb12u1
+  Version table:
+     535.261.03-1~deb12u1 500
+        500 http://deb.example.org/debian bookworm/non-free amd64 Packages
+nvidia-smi:
+  Installed: 535.247.01-1~deb12u1
+  Candidate: 535.261.03-1~deb12u1
+  Version table:
+nvidia-kernel-dkms:
+  Installed: (none)
+  Candidate: (none)
+  Version table:
+END
+"""
+
+
+def test_packages_of_a_driver_that_is_to_be_installed(
+    program: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["nvidia-driver", "nvidia-smi", "nvidia-kernel-dkms", "unknown"]
+    program("apt-cache", POLICY)
+    monkeypatch.setattr(snapshot, "secure_boot", lambda: True)
+    monkeypatch.setattr(snapshot, "MODULE_KEYS", (str(tmp_path / "mok.pub"),))
+    found = read({"driver": names})["driver"]
+    assert found == {
+        "packages": {
+            "nvidia-driver": {"installed": None, "candidate": "535.261.03-1~deb12u1"},
+            "nvidia-smi": {
+                "installed": "535.247.01-1~deb12u1",
+                "candidate": "535.261.03-1~deb12u1",
+            },
+            "nvidia-kernel-dkms": {"installed": None, "candidate": None},
+            "unknown": None,
+        },
+        "secure_boot": True,
+        "module_key": None,
+    }
+    (tmp_path / "mok.pub").touch()
+    for words, enrolled in (("is already enrolled", True), ("is not enrolled", False)):
+        program("mokutil", f'echo "$2 {words}"; exit 1')
+        assert read({"driver": names})["driver"]["module_key"] is enrolled
+    program("apt-cache", "echo E: broken; exit 100")
+    assert "broken" in read({"driver": names})["driver"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("content", "on"),
+    [(b"\x06\0\0\0\x01", True), (b"\x06\0\0\0\0", False), (None, False)],
+)
+def test_secure_boot_is_the_variable_s_last_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, on: bool
+) -> None:
+    monkeypatch.setattr(os.path, "isdir", lambda _path: True)
+    monkeypatch.setattr(snapshot, "SECURE_BOOT", str(tmp_path / "SecureBoot"))
+    if content is not None:
+        (tmp_path / "SecureBoot").write_bytes(content)
+    assert snapshot.secure_boot() is on

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyinfra_deploy.facts.hardware import DriverFailure, Hardware, Package
+from pyinfra_deploy.facts.hardware import Hardware, Package
 from pyinfra_deploy.planning import tables
 from pyinfra_deploy.planning.bmc_table import bmc_board
 from pyinfra_deploy.planning.hardware_findings import hardware_findings
@@ -74,23 +74,6 @@ def test_a_fixed_speed_is_said(percent: int, severity: str) -> None:
     finding = one("cooling.chassis-fixed", hardware, gpu_cooling="bmc", chassis_fan_percent=percent)
     assert finding.severity == severity
     assert f"{percent}%" in finding.message
-
-
-@pytest.mark.parametrize(
-    ("os_id", "steps"),
-    [("debian", "linux-headers-amd64 nvidia-driver"), ("ubuntu", "nvidia-driver-580-server")],
-)
-def test_install_is_refused_with_the_steps(os_id: str, steps: str) -> None:
-    bare = Hardware(
-        "gpu01", os_id=os_id, failure=DriverFailure("not-installed", "nvidia-smi: not found")
-    )
-    finding = one("driver.install-by-hand", bare, gpu_driver="install")
-    assert finding.severity == "refuse"
-    assert steps in finding.fix
-    assert "Ansible role" in finding.fix
-    assert "reboot" in finding.fix
-    # Without that wish the missing driver is the one refusal.
-    assert ids(hardware_findings(bare, settings()), "refuse") == ["gpu.no-driver"]
 
 
 def test_a_driver_that_is_installed_needs_no_installation() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import host_plan, wanted
@@ -87,6 +88,37 @@ def test_a_drop_in_that_is_not_wanted_any_more_goes() -> None:
     # Also where the engine does not use the GPUs any more.
     on_cpu = plan(near, "", near, {"runtime": {"device": "cpu"}})
     assert f"remove {PATH}" in on_cpu.reasons()
+
+
+def test_the_drop_in_of_an_engine_that_has_another_name_now_goes() -> None:
+    near = placement(4)
+    settings = worlds.settings_with()
+    artefacts = worlds.artefacts_with(settings)
+    old = drop_in_path("chat")
+    seen = worlds.merged(
+        worlds.converged(settings, artefacts),
+        {
+            "files": {PATH: worlds.seen_file(drop_in("main", near) or artefacts.units["none"])},
+            "drop_ins": [old, PATH],
+            "engines": {"main": {"started": {"binding": digest_of_text(bound_to(near))}}},
+        },
+    )
+    found = host_plan.plan_host(worlds.HOST, worlds.ALL, settings, seen, artefacts, near)
+    assert found.reasons() == [f"remove {old}"]
+
+
+def test_masked_facts_foretell_no_restart() -> None:
+    """`fleet facts collect --mask-uuids` writes other UUIDs, which are no other GPUs."""
+    here = placement(8)
+    masked = replace(
+        here,
+        gpus=tuple(
+            replace(gpu, uuid=f"GPU-{at:08x}-0000-0000-0000-{at:012x}")
+            for at, gpu in enumerate(here.gpus, start=1)
+        ),
+    )
+    assert plan(masked, bound_to(here)).reasons() == []
+    assert plan(here, bound_to(masked)).reasons() == RESTART
 
 
 def test_an_edited_drop_in_is_put_right_without_a_restart() -> None:
