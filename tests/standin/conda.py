@@ -16,7 +16,8 @@ PREFIX/standin.json switches what depends on how a real one is installed or what
   auto_accept     plugins.auto_accept_tos in a .condarc: accepts in silence
   serves          {channel: URL it is served at instead}, for channels that tests cannot reach
   forgets         accept says tos_accepted, and its file is not there afterwards
-  hangs_at        "fetch", "link" or "done": creates STANDIN.hangs beside it there, and waits
+  hangs_at        "fetch", "link" or "done": there it writes its process into standin.hangs, beside
+                  this file or, where it may not, in its home, and waits
   fails_at        the same places: prints what is under "says" and exits 1
 PREFIX/calls.jsonl gets each call's arguments and environment, where it can be written.
 """
@@ -208,7 +209,8 @@ def at(place: str) -> None:
     if now.get("fails_at") == place:
         fail(*now["says"])
     if now.get("hangs_at") == place:
-        (ROOT / "standin.hangs").write_text(str(os.getpid()))
+        directory = ROOT if os.access(ROOT, os.W_OK) else Path.home()
+        (directory / "standin.hangs").write_text(str(os.getpid()))
         time.sleep(600)
 
 

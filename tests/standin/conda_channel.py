@@ -1,9 +1,16 @@
-"""Where the stand-in conda comes from: an installation, an installer, channels, and their locks."""
+"""Where the stand-in conda comes from: an installation, an installer, channels, and their locks.
+
+python -m tests.standin.conda_channel    writes the locks of the hosts' tests again
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import json
+import tarfile
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,3 +110,46 @@ class Channel:
 def local_channel(directory: Path) -> Channel:
     """A channel that conda reads as files."""
     return Channel(directory, f"file://{directory}")
+
+
+# The hosts' tests: channels as directories on the hosts, and locks of them, relative to the
+# repository as runtime.conda.lock wants them. The main channel has terms.
+HOST_CHANNELS = Path("/srv/conda-channel")
+HOST_LOCKS = {
+    (channel, python): f"tests/standin/conda-{channel}-python-{python}.txt"
+    for channel in ("forge", "main")
+    for python in ("3.11", "3.13")
+}
+_HEAD = "# The stand-in's. Made by `python -m tests.standin.conda_channel`.\n"
+
+
+def host_channel(name: str) -> str:
+    return f"file://{HOST_CHANNELS / name}"
+
+
+def make_host_channels(directory: Path) -> dict[tuple[str, str], str]:
+    """Put the hosts' channels into a directory; the text of each lock, by channel and Python."""
+    texts = {}
+    for name, python in HOST_LOCKS:
+        channel = Channel(directory / name, host_channel(name))
+        texts[name, python] = _HEAD + channel.lock(python)
+        if name == "main":
+            channel.terms()
+    return texts
+
+
+def host_channels_archive() -> str:
+    """The hosts' channels as a tar archive in base64, to be unpacked in HOST_CHANNELS."""
+    with tempfile.TemporaryDirectory() as scratch:
+        make_host_channels(Path(scratch))
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            archive.add(scratch, arcname=".")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+if __name__ == "__main__":
+    repository = Path(__file__).resolve().parents[2]
+    with tempfile.TemporaryDirectory() as scratch:
+        for key, text in make_host_channels(Path(scratch)).items():
+            (repository / HOST_LOCKS[key]).write_text(text)
