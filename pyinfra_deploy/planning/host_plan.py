@@ -343,7 +343,7 @@ def _missing_tools(
     uv: Environment,
     python: str,
 ) -> tuple[Environment, ...]:
-    tools = [uv]
+    tools = [uv] if wanted.installer_of(settings) == "uv" else []
     if "gpu" in groups:
         tools.append(
             wanted.modelscope_environment(

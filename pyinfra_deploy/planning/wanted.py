@@ -154,6 +154,11 @@ def tmpfiles(root: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def installer_of(settings: Settings) -> str:
+    """What installs the host's environments; where it is pip, the host needs no uv."""
+    return settings.runtime.installer if settings.runtime else "uv"
+
+
 def uv_environment(settings: Settings, lock: str, python: str) -> Environment:
     """The installer itself: uv, put there by pip."""
     return _environment(settings, "uv", "tools", "uv", lock, python, installer="pip", uv=None)
@@ -162,8 +167,8 @@ def uv_environment(settings: Settings, lock: str, python: str) -> Environment:
 def modelscope_environment(settings: Settings, lock: str, python: str, uv: str) -> Environment:
     """The hub's own client, which pulls models."""
     return _environment(
-        settings, "the modelscope client", "tools", "modelscope", lock, python, "uv", uv,
-        commands=["modelscope"],
+        settings, "the modelscope client", "tools", "modelscope", lock, python,
+        installer_of(settings), uv, commands=["modelscope"],
     )  # fmt: skip
 
 
@@ -172,8 +177,8 @@ def gateway_environment(
 ) -> Environment:
     """The gateway service: its libraries and its code, one immutable directory."""
     return _environment(
-        settings, "the gateway service", "tools", "gateway", lock, python, "uv", uv,
-        files=sources, commands=["uvicorn"],
+        settings, "the gateway service", "tools", "gateway", lock, python,
+        installer_of(settings), uv, files=sources, commands=["uvicorn"],
     )  # fmt: skip
 
 

@@ -73,7 +73,10 @@ class Runtime(Section):
         "cuda", "What the engine computes on. cpu is for trials.", "cuda"
     )
     installer: Literal["uv", "pip"] = setting(
-        "uv", "Which program installs the lock. Both check every hash.", "uv"
+        "uv",
+        "Which program installs locks. Both check every hash. uv is put on the host from "
+        "locks/tools/uv.txt; with pip a host needs none.",
+        "uv",
     )
     index_url: Url | None = setting(
         None,

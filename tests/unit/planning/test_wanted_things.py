@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyinfra_deploy.planning import wanted
+from pyinfra_deploy.planning import host_plan, wanted
 from tests.unit.planning import worlds
 
 UV = "/srv/llm/tools/uv-1/bin/uv"
@@ -174,3 +174,18 @@ def test_directories_are_made_from_the_top_and_secrets_are_roots_alone() -> None
 def test_tools_run_on_the_distributions_own_python(system: tuple[str, str], python: str) -> None:
     snapshot = {"os": dict(zip(("id", "version_id"), system, strict=True))}
     assert wanted.tools_python(snapshot) == f"/usr/bin/python{python}"
+
+
+def test_where_pip_installs_no_host_needs_uv() -> None:
+    settings = worlds.settings_with({"runtime": {"installer": "pip"}})
+    artefacts = worlds.artefacts_with(settings)
+    plan = host_plan.plan_host("gpu01", worlds.ALL, settings, worlds.untouched(), artefacts)
+    assert "install uv" not in plan.reasons()
+    built = (*plan.tools, plan.runtime, plan.gateway_environment)
+    assert [one.job["installer"] for one in built if one is not None] == ["pip"] * 3
+    # Who installs is no part of what is installed: nothing is rebuilt for it.
+    other = worlds.settings_with()
+    by_uv = host_plan.plan_host("gpu01", worlds.ALL, other, worlds.untouched(), artefacts)
+    assert by_uv.runtime is not None
+    assert plan.runtime is not None
+    assert by_uv.runtime.path == plan.runtime.path
