@@ -98,35 +98,50 @@ def _unknown(host: str, name: str, severity: Any, message: str) -> Finding:
 def _absent(host: str, name: str, version: Version, table: ServeFlags) -> Finding:
     exact = version in table.versions
     base = name.split(".", 1)[0]
-    positive = base.removeprefix("no-")
     older, newer = table.around(version)
-    where = f"vLLM {version}" if exact else f"neither vLLM {older} nor {newer}"
-    has = f"{where} has no argument" if exact else f"{where} has an argument"
-    identifier, message, fix = "compat.argument-misspelt", f"{has} {base}", ""
+    where = f"vLLM {version} has no argument" if exact else (
+        f"neither vLLM {older} nor {newer} has an argument"
+    )  # fmt: skip
+    end, later = ("; it would not start", "") if exact else ("", f"; {LATER}")
+    subject = f"engine.args.{name}"
     having = [one for one in table.versions if table.cell(name, one) is not None]
-    if positive != base and table.cell(positive, older or version) is not None:
-        message += f": {positive} is off unless it is set"
-        fix = "remove the line"
-    elif having and having[-1] < version:
-        identifier = "compat.argument-gone"
-        message += f" any more (last seen in {having[-1]})"
-        fix = replacement(name) or ""
-    elif having and having[0] > version:
-        identifier = "compat.argument-not-yet"
-        message += f" yet (first seen in {having[0]})"
-        fix = f"raise runtime.vllm to {having[0]} or newer, or remove the line"
     near = table.nearest(name, version)
-    if not fix:
-        fix = "remove the line" + (f"; nearest: {', '.join(near)}" if near else "")
-        if identifier == "compat.argument-misspelt" and near:
-            fix = f"write {near[0]}" + (f", or one of {', '.join(near[1:])}" if near[1:] else "")
+    if having and having[-1] < version:
+        without = "remove the line" + (f"; nearest: {', '.join(near)}" if near else "")
+        return Finding(
+            "compat.argument-gone",
+            "refuse" if exact else "warn",
+            host,
+            subject,
+            f"{where} {base} any more (last seen in {having[-1]}){end}",
+            (replacement(name) or without) + later,
+            evidence=name,
+            source=table.source,
+        )
+    if having and having[0] > version:
+        return Finding(
+            "compat.argument-not-yet",
+            "refuse" if exact else "warn",
+            host,
+            subject,
+            f"{where} {base} yet (first seen in {having[0]}){end}",
+            f"raise runtime.vllm to {having[0]} or newer, or remove the line{later}",
+            evidence=name,
+            source=table.source,
+        )
+    fix, why = "remove the line", ""
+    positive = base.removeprefix("no-")
+    if positive != base and table.cell(positive, older or version) is not None:
+        why = f": {positive} is off unless it is set"
+    elif near:
+        fix = f"write {near[0]}" + (f", or one of {', '.join(near[1:])}" if near[1:] else "")
     return Finding(
-        identifier,
+        "compat.argument-misspelt",
         "refuse" if exact else "warn",
         host,
-        f"engine.args.{name}",
-        message + ("; it would not start" if exact else ""),
-        fix if exact else f"{fix}; {LATER}",
+        subject,
+        f"{where} {base}{why}{end}",
+        fix + later,
         evidence=name,
         source=table.source,
     )

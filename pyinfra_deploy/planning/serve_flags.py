@@ -101,7 +101,7 @@ class ServeFlags:
 @functools.cache
 def serve_flags() -> ServeFlags:
     """Raises TableError for a table that is not as locks/flag_table.py writes it."""
-    return parse((tables.DIRECTORY / NAME).read_text(encoding="utf-8"))
+    return parse(tables.text_of(NAME))
 
 
 def parse(text: str) -> ServeFlags:

@@ -109,8 +109,12 @@ def _step(value: Any, key: int | str) -> Any:
     return None
 
 
+def text_of(name: str) -> str:
+    return (DIRECTORY / name).read_text(encoding="utf-8")
+
+
 def _read(name: str, kind: type[_Table]) -> _Table:
-    return parse((DIRECTORY / name).read_text(encoding="utf-8"), kind, name)
+    return parse(text_of(name), kind, name)
 
 
 @functools.cache

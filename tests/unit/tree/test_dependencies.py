@@ -39,7 +39,7 @@ PURE = {
         "difflib",
     ),
     *("enum", "fnmatch", "fractions", "functools", "hashlib", "itertools", "json", "math"),
-    *("operator", "re", "statistics", "string", "types", "typing"),
+    *("operator", "re", "statistics", "string", "textwrap", "types", "typing"),
     *("packaging", "pydantic", "yaml"),
 }
 # Read what ships with the code, once and the same for every host.
