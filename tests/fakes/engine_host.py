@@ -34,6 +34,7 @@ if os.path.exists(path):
 server = socket.socket(socket.AF_UNIX)
 server.bind(path)
 server.listen(16)
+waiting = []
 while True:
     peer, _ = server.accept()
     data = peer.recv(65536)
@@ -46,6 +47,11 @@ while True:
     if data.startswith(b"GET /metrics"):
         load = open("load").read().strip() if os.path.exists("load") else "0"
         body = 'vllm:num_requests_running{e="0"} %s\nvllm:num_requests_waiting{e="0"} 0.0\n' % load
+        if os.path.exists("tokens"):
+            body += 'vllm:generation_tokens_total{e="0"} %s\n' % open("tokens").read().strip()
+    elif os.path.exists("stuck"):
+        waiting.append(peer)
+        continue
     else:
         wanted = json.loads(data.split(b"\r\n\r\n", 1)[1])["model"]
         served = behave.get("serves", "m")
@@ -61,7 +67,8 @@ while True:
     peer.close()
 """
 
-# One unit, the engine's. $FAKE_UNIT holds pid, invocation, enabled, calls, log, load. In sh, since
+# One unit, the engine's. $FAKE_UNIT holds pid, invocation, enabled, calls, log; load, tokens
+# and stuck are the engine's. In sh, since
 # every poll of a go-live calls it and Python takes 40 ms to start.
 SYSTEMCTL = r"""
 while :; do case $1 in --no-*) shift ;; *) break ;; esac; done
@@ -87,6 +94,12 @@ stop() {
 }
 case $1 in
 show)
+    case "$*" in *llm-golive@*)
+        state=inactive
+        [ -e golive-state ] && read -r state < golive-state
+        echo "ActiveState=$state"
+        exit ;;
+    esac
     active=inactive sub=dead result=success status=0
     if up; then
         active=active sub=running
@@ -97,7 +110,8 @@ show)
     [ -e busy ] && cpu=$(date +%s%N)
     printf '%s\n' LoadState=loaded ActiveState=$active SubState=$sub UnitFileState=$enabled \
         Result=$result MainPID="$pid" NRestarts=$restarts InvocationID="$invocation" \
-        ExecMainCode=1 ExecMainStatus=$status CPUUsageNSec=$cpu
+        ExecMainCode=1 ExecMainStatus=$status CPUUsageNSec=$cpu \
+        ActiveEnterTimestampMonotonic=0
     ;;
 restart)
     stop
@@ -112,6 +126,7 @@ restart)
     echo "{\"release\": \"${release##*/}\", \"binding\": $binding}" > "$FAKE_RUN/started.json"
     ;;
 stop) stop ;;
+kill) kill -9 "$pid" ;;
 enable) echo enabled > enabled ;;
 disable) echo disabled > enabled ;;
 esac

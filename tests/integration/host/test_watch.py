@@ -1,0 +1,139 @@
+"""The watch with a fake engine in a real process: it kills what hangs, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from fleet_host import engine, golive, release, watch
+from fleet_host.errors import HostError
+from fleet_host.status import Progress
+from fleet_host.watch_state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fakes.engine_host import FakeHost
+
+CONFIGURATION = watch.Configuration(
+    interval_seconds=0.05, answer_seconds=0.15, start_timeout_seconds=None
+)
+KILLED = "kill --signal=SIGKILL llm-engine@main.service"
+
+
+@pytest.fixture
+def serving(host: FakeHost) -> Iterator[FakeHost]:
+    release.stage(host.release_request("r1"))
+    golive.run(host.golive_spec("r1"), Progress(None))
+    (host.unit / "tokens").write_text("10")
+    yield host
+    pid = (host.unit / "pid").read_text().strip()
+    if pid and os.path.exists(f"/proc/{pid}"):  # noqa: PTH110
+        os.kill(int(pid), signal.SIGKILL)
+
+
+def looks(count: int, state: State | None = None) -> State:
+    state = state or State()
+    for _ in range(count):
+        state = watch.look("main", CONFIGURATION, state)
+    return state
+
+
+def events_of(host: FakeHost) -> list[dict[str, object]]:
+    lines = (host.llm_root / "state/events.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_an_engine_that_answers_is_let_be(serving: FakeHost) -> None:
+    state = looks(4)
+    assert state.answered
+    assert KILLED not in serving.calls()
+
+
+def test_an_engine_that_hangs_is_killed_and_recorded(serving: FakeHost) -> None:
+    state = looks(1)
+    (serving.unit / "stuck").touch()
+    state = looks(2, state)
+    assert KILLED not in serving.calls()
+    looks(1, state)
+    assert serving.calls()[-1] == KILLED
+    event = events_of(serving)[-1]
+    assert (event["what"], event["who"], event["release"]) == ("engine hung", "watch", "r1")
+    assert "timed out" in str(event["last"])
+
+
+def test_an_engine_that_is_only_busy_is_let_be(serving: FakeHost) -> None:
+    state = looks(1)
+    (serving.unit / "stuck").touch()
+    for made in range(8):
+        (serving.unit / "tokens").write_text(str(made))
+        state = looks(1, state)
+    assert KILLED not in serving.calls()
+    assert "busy" in state.said
+
+
+def test_an_engine_that_loads_is_waited_for_until_its_time_is_over(serving: FakeHost) -> None:
+    """Its unit was just started and has answered nothing yet, unlike one whose time is over."""
+    (serving.unit / "stuck").touch()
+    looks(6)
+    assert KILLED in serving.calls()  # active since the machine's boot, by the fake's clock
+    calls = len(serving.calls())
+    patient = watch.Configuration(0.05, 0.15, start_timeout_seconds=10.0**9)
+    state = State()
+    for _ in range(6):
+        state = watch.look("main", patient, state)
+    assert len(serving.calls()) == calls
+
+
+@pytest.mark.parametrize("sign", ["drained", "go-live runs", "go-live was cut off"])
+def test_what_drains_or_is_switched_is_left_alone(serving: FakeHost, sign: str) -> None:
+    state = looks(1)
+    (serving.unit / "stuck").touch()
+    if sign == "drained":
+        engine.raise_drain_flag("main", "alice", "maintenance")
+    elif sign == "go-live runs":
+        (serving.unit / "golive-state").write_text("activating\n")
+    else:
+        document = {**serving.golive_record(), "phase": "starting"}
+        (serving.home / "golive.json").write_text(json.dumps(document))
+    looks(6, state)
+    assert KILLED not in serving.calls()
+
+
+def test_an_engine_that_is_down_is_systemd_s_matter(serving: FakeHost) -> None:
+    os.kill(int((serving.unit / "pid").read_text()), signal.SIGKILL)
+    before = serving.calls()
+    looks(6)
+    assert serving.calls() == before
+
+
+def test_a_refusal_shows_life(serving: FakeHost) -> None:
+    """A model's name that was changed by hand is no hang."""
+    path = serving.home / "releases/r1/release.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "served_model_name": "other"}))
+    assert looks(3).answered
+
+
+def test_it_runs_tells_and_ends_when_told(serving: FakeHost) -> None:
+    etc = serving.root / "etc/llm"
+    etc.mkdir(parents=True)
+    with pytest.raises(HostError, match="is not watched"):
+        watch.run({"engine": "main"})
+    document = {"interval_seconds": 0.05, "answer_seconds": 5, "start_timeout_seconds": None}
+    (etc / "watch-main.json").write_text(json.dumps(document))
+    (serving.root / "run/llm-watch-main").mkdir()
+    process = subprocess.Popen([sys.executable, "-m", "fleet_host", "watch", "run", "main"])
+    told = serving.root / "run/llm-watch-main/state.json"
+    deadline = time.monotonic() + 30
+    while not told.exists() or not json.loads(told.read_text())["answered"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert (serving.root / "run/llm-watch-main/started").exists()
+    process.terminate()
+    assert process.wait(timeout=30) == 0
