@@ -28,7 +28,7 @@ from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.foresight import Foresight, KnownModel, as_document, foresee
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.parallelism import all_layouts
-from pyinfra_deploy.planning.preflight import preflight
+from pyinfra_deploy.planning.preflight import os_facts, preflight, preflight_from_facts
 from pyinfra_deploy.planning.start_figures import recorded_start
 from pyinfra_deploy.settings.fleet import load_fleet
 from pyinfra_deploy.shares import in_shares
@@ -130,16 +130,17 @@ def _host(
         hardware = assemble(host.name, outputs, settings.llm_root)
         snapshot = _snapshot(outputs)
     if snapshot is not None:
-        artefacts = artefacts_for(_data(fleet), settings)
-        locks = artefacts.runtime_lock, artefacts.conda_lock
-        settings = with_python(settings, *locks, snapshot)
+        settings = with_python(settings, *_locks(settings), snapshot)
         if settings.runtime is not None and settings.runtime.conda is not None:
             # Whether conda is asked for anything depends on what is to be built.
             more += _host_plan(fleet, host, snapshot, None).findings
         else:
             more += preflight(host.name, host.groups, settings, snapshot)
+    elif not more:
+        settings = with_python(settings, *_locks(settings), os_facts(hardware))
+        more += preflight_from_facts(host.groups, settings, hardware)
     model = _model(fleet, settings, model_config)
-    lock = packing.lock_text(settings.runtime.lock) if settings.runtime else ""
+    lock, _ = _locks(settings)
     on_host = model_is_on_host(settings, snapshot)
     start = recorded_start(snapshot, settings.engine.name)
     planned = None
@@ -152,6 +153,15 @@ def _host(
     if snapshot is None or foresight.refused:
         return foresight, None
     return foresight, _host_plan(fleet, host, snapshot, foresight).reasons()
+
+
+def _locks(settings: Settings) -> tuple[str, str]:
+    """(the runtime's lock, conda's), each "" where there is none."""
+    runtime = settings.runtime
+    if runtime is None:
+        return "", ""
+    conda = packing.lock_text(runtime.conda.lock) if runtime.conda is not None else ""
+    return packing.lock_text(runtime.lock), conda
 
 
 def _model(fleet: Fleet, settings: Settings, model_config: Path | None) -> KnownModel:

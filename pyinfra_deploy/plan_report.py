@@ -236,4 +236,9 @@ def summary(foresights: Sequence[Foresight], not_read: Sequence[str]) -> str:
         parts.append(f"refused: {host_ranges(refused)}")
     if not_read:
         parts.append(f"could not be read: {host_ranges(not_read)}")
+    unsure = [one for one in foresights if one.unknown and not one.refused]
+    if unsure:
+        why = sorted({one.id for foresight in unsure for one in foresight.what_is_unknown})
+        hosts = host_ranges([one.host for one in unsure])
+        parts.append(f"not all could be found out: {hosts} ({', '.join(why)})")
     return str(Line("; ".join(parts) + ".", hanging=4))

@@ -231,8 +231,10 @@ def _kernel(outputs: _Outputs) -> dict[str, Any]:
     for line in unreadable:
         outputs.note(raw.KERNEL_LOG, f"an Xid line cannot be read: {line[:120]}")
     files = outputs.text(raw.SYSCTL_FILES)
+    uname = outputs.raw.get(raw.UNAME)
     return {
         "kernel": outputs.parsed(raw.UNAME, host_parts.parse_uname),
+        "machine": host_parts.parse_machine(uname.text) if uname and not uname.exit else None,
         "kernel_events": events,
         "max_map_count": outputs.parsed(raw.MAX_MAP_COUNT, host_parts.parse_max_map_count),
         "max_map_count_file": host_parts.max_map_count_file(files) if files else None,

@@ -173,6 +173,7 @@ class Hardware:
     cuda_compat_version: the newest CUDA version that an installed cuda-compat package brings,
     "13.0". acs_enabled_bridges: bridges with ACS on, those above GPUs where paths are known.
     disk_free_bytes: where models go. persistenced_installed: /usr/bin/nvidia-persistenced is there.
+    machine: the processor's architecture as uname names it, "x86_64".
     """
 
     host: str
@@ -213,3 +214,4 @@ class Hardware:
     system_vendor: str | None = None
     system_name: str | None = None
     persistenced_installed: bool | None = None
+    machine: str | None = None

@@ -155,6 +155,12 @@ def parse_uname(text: str) -> str:
     return release
 
 
+def parse_machine(text: str) -> str | None:
+    """`uname -a`: the processor's architecture, "x86_64"; None where the line does not tell."""
+    match = re.search(r"\s([\w.-]+) GNU/Linux\s*$", text)
+    return match.group(1) if match else None
+
+
 def parse_dmi(text: str) -> dict[str, str]:
     """ "PATH:VALUE" of /sys/class/dmi/id/* (`grep .`): name of the file -> value; empty where the
     machine's firmware tells none, as in a container, on small virtual machines and with a device

@@ -98,9 +98,14 @@ class Foresight:
     @property
     def unknown(self) -> bool:
         """Whether something that decides could not be found out."""
+        return bool(self.what_is_unknown)
+
+    @property
+    def what_is_unknown(self) -> tuple[Finding, ...]:
         # Of a host that gets its first driver nobody knows yet what GPUs it has.
         unseen = self.driver is not None and not self.hardware.gpus
-        return unseen or any(finding.id in UNKNOWN for finding in self.findings)
+        ids = UNKNOWN | {"driver.will-install"} if unseen else UNKNOWN
+        return tuple(finding for finding in self.findings if finding.id in ids)
 
 
 # Findings that say "could not be found out": they make `fleet plan` exit with 2.

@@ -10,6 +10,7 @@ from pyinfra_deploy.planning.interpreter import SUPPORTED, interpreter_findings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pyinfra_deploy.facts.hardware import Hardware
     from pyinfra_deploy.settings.schema import Settings
 
 # The newest layout of a host's state that this version understands (design: older tools refuse).
@@ -30,6 +31,48 @@ def preflight(
 ) -> tuple[Finding, ...]:
     """Every refusal and warning for one host, from its settings and its snapshot."""
     return tuple(_findings(host, groups, settings, snapshot))
+
+
+def preflight_from_facts(
+    groups: frozenset[str], settings: Settings, hardware: Hardware
+) -> tuple[Finding, ...]:
+    """The same for a host of which only the hardware's facts were collected: what they tell. What
+    of ours is there is not among them, nor ports and privileges."""
+    return tuple(_from_facts(groups, settings, hardware))
+
+
+def os_facts(hardware: Hardware) -> dict[str, Any]:
+    """The snapshot's section `os`, as far as the hardware's facts tell it."""
+    system = {
+        "id": hardware.os_id,
+        "version_id": hardware.os_version,
+        "arch": hardware.machine,
+        "pythons": list(hardware.pythons),
+        "is_root": True,  # not told, and so not refused
+    }
+    return {"os": system}
+
+
+def _from_facts(
+    groups: frozenset[str], settings: Settings, hardware: Hardware
+) -> Iterator[Finding]:
+    host = hardware.host
+    facts = os_facts(hardware)
+    yield Finding(
+        "host.no-snapshot",
+        "note",
+        host,
+        "facts",
+        "these facts do not tell what of ours is on the host, so it is not known what a deploy "
+        "would change there, nor whether ports are free",
+        "collect them with `fleet facts collect`, which writes snapshot.json beside the others",
+        source="docs/planning.md",
+    )
+    if hardware.os_id is None:
+        return  # facts.unread says so
+    yield from _operating_system(host, facts)
+    if "gpu" in groups and settings.runtime is not None and hardware.pythons:
+        yield from interpreter_findings(host, settings, facts)
 
 
 def _findings(

@@ -143,6 +143,38 @@ def test_a_missing_file_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert name in finding(hosts[host], "facts.unread")["message"]
 
 
+def test_the_operating_system_is_judged_without_a_snapshot(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Facts that were put together by hand: os-release and uname tell enough to refuse."""
+    place.rewrite("os-release", lambda _: 'ID=rocky\nVERSION_ID="9.4"\n')
+    place.rewrite("uname.txt", lambda text: text.replace("x86_64", "aarch64"))
+    code, hosts = place.plan(capsys)
+    host = hosts["gpu01"]
+    assert (code, ids(host, "refuse")) == (1, ["os.unsupported", "os.architecture"])
+    assert finding(host, "os.unsupported")["evidence"] == "ID=rocky VERSION_ID=9.4"
+    assert "host.no-snapshot" in ids(host, "note")
+    assert host["changes"] is None
+
+
+@pytest.mark.parametrize("name", ["os-release", "uname.txt"])
+def test_an_operating_system_that_was_not_read_is_not_taken_for_another(
+    place: Place, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (place.facts / "gpu01" / name).unlink()
+    code, hosts = place.plan(capsys)
+    assert (code, ids(hosts["gpu01"], "refuse")) == (0, [])
+
+
+def test_what_could_not_be_found_out_is_in_the_last_line(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.write(model={"endpoint": "http://127.0.0.1:9"})
+    code, text = place.text(capsys, "--hub")
+    assert code == 2
+    assert text.rstrip().endswith("not all could be found out: gpu01 (model.unknown).")
+
+
 def test_every_file_is_known(place: Place) -> None:
     assert {path.name for path in L20X8.iterdir()} == set(raw.NAMES)
 
