@@ -85,7 +85,8 @@ def plan_engine_care(
         runs = seen.get("active") == "active" and seen.get("enabled") == "enabled"
         if not runs or stamp.get("sha256") != ManagedFile("", text).sha256:
             changes["start"].append(unit)
-    return Care(files=tuple(write), **{name: tuple(found) for name, found in changes.items()})
+    remove, stop, start = (tuple(changes[name]) for name in ("remove", "stop", "start"))
+    return Care(files=tuple(write), remove=remove, stop=stop, start=start)
 
 
 def _is(file: ManagedFile, files: Mapping[str, Any]) -> bool:

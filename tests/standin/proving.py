@@ -1,4 +1,4 @@
-"""Stand-ins for torch and for the parts of vllm that a proof looks at. They compute nothing fast.
+"""Stand-ins for torch, for the parts of vllm that a proof looks at, and for `vllm serve`.
 
 How they behave is in the environment variable STANDIN_PROOF, a JSON mapping:
   cuda      CUDA version torch was built for (null: a CPU build)
@@ -128,6 +128,62 @@ def get_config(model, trust_remote_code, **more):
     return Config
 """
 )
+
+
+# engine.py with a worker process beside it, a count of its tokens, and a way to hang: while
+# $HOME/stuck exists completions are taken and never answered, as when a GPU hangs; /health and
+# /metrics go on. The worker ignores the end of its server, as one that waits for a GPU does.
+SERVING = r"""
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from vllm import engine as base
+
+STUCK = Path(os.environ.get("HOME", "/nonexistent")) / "stuck"
+# A worker that ignores the end of its server, as one that waits for a GPU does.
+WORKER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(10**6)"
+
+
+class Handler(base.Handler):
+    made = 0
+
+    def do_GET(self):
+        if self.path != "/metrics":
+            super().do_GET()
+            return
+        label = f'{{engine="0",model_name="{self.engine.name}"}}'
+        text = (
+            f"vllm:num_requests_running{label} {float(self.engine.running)}\n"
+            f"vllm:num_requests_waiting{label} 0.0\n"
+            f"vllm:generation_tokens_total{label} {float(Handler.made)}\n"
+        )
+        self.answer(200, text.encode(), "text/plain; version=0.0.4")
+
+    def generate(self, body):
+        while STUCK.exists():
+            time.sleep(0.1)
+        super().generate(body)
+        Handler.made += int(body.get("max_tokens") or 16)
+
+
+def main():
+    base.Handler = Handler
+    worker = subprocess.Popen([sys.executable, "-c", WORKER])
+    print(f"INFO worker {worker.pid}", flush=True)
+    try:
+        base.main()
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+if __name__ == "__main__":
+    main()
+"""
 
 
 def modules(version: str) -> dict[str, str]:
