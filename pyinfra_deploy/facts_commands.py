@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyinfra_deploy import reading
 from pyinfra_deploy.facts import raw
 from pyinfra_deploy.facts.assemble import assemble
 from pyinfra_deploy.settings.fleet import load_fleet
@@ -134,40 +133,12 @@ def _problem(file: str, message: str, fix: str) -> SettingsError:
 
 def command(fleet: Fleet, hosts: Sequence[str], incoming: Path, mask_uuids: bool) -> list[str]:
     """The command line, run in the repository's root."""
-    names = ["@local" if fleet.hosts[host].is_local else host for host in hosts]
-    limits = [] if len(names) == len(fleet.hosts) else names
-    return [
-        sys.executable,
-        "-m",
-        "pyinfra",
-        "-y",
-        *(argument for name in limits for argument in ("--limit", name)),
-        "--data",
-        f"facts_directory={incoming}",
-        *(("--data", "facts_mask_uuids=yes") if mask_uuids else ()),
-        f"inventories/{fleet.name}.py",
-        str(DEPLOY),
-    ]
+    data = {"facts_directory": str(incoming)} | ({"facts_mask_uuids": "yes"} if mask_uuids else {})
+    return reading.command_line(fleet, hosts, DEPLOY, data)
 
 
 def _run(arguments: list[str], root: Path) -> str:
-    """What pyinfra printed. Whether a host was read is told by its files, not by the exit code."""
-    try:
-        done = subprocess.run(
-            arguments,
-            cwd=root,
-            env=os.environ | {"PYINFRA_PROGRESS": "off", "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"(stopped: it took more than {TIMEOUT_SECONDS:.0f} seconds)"
-    return done.stdout
+    return reading.run(arguments, root, TIMEOUT_SECONDS)
 
 
 def take(new: Path, place: Path) -> bool:

@@ -45,6 +45,7 @@ AT_ONCE = 4
 TRIES = 4
 RETRY_PAUSE_SECONDS = 1.0
 RANGE_REFUSED = 416
+TELL_SECONDS = 5.0
 # Pages, the file system's own, and what a page did not say of a size.
 SPARE_BYTES = 64 << 20
 
@@ -115,7 +116,21 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 def gather(request: dict[str, Any]) -> dict[str, Any]:
     """`wheels gather`: the job's work at once, told line by line on stderr."""
-    return run(request, Progress(None))
+    return run(request, Told(None))
+
+
+class Told(Progress):
+    """For a person who watches: a line now and then."""
+
+    told_at = 0.0
+
+    def advance(self, done: float, message: str | None = None) -> None:
+        super().advance(done, message)
+        state = self.as_dict()
+        if state["unit"] == "bytes" and time.monotonic() - self.told_at > TELL_SECONDS:
+            self.told_at = time.monotonic()
+            total, rate = state["total"] or done, state["rate"] or 0
+            self.log(f"  {done / 1e9:.2f} of {total / 1e9:.2f} GB, {rate / 1e6:.0f} MB/s")
 
 
 @contextmanager

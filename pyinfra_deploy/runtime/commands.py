@@ -6,7 +6,12 @@ import importlib
 from typing import Any
 
 # Modules with `register(actions)`, which adds one action and sets the default `run`, as in cli.py.
-ACTIONS: tuple[str, ...] = ()
+ACTIONS: tuple[str, ...] = (
+    "pyinfra_deploy.runtime.lock",
+    "pyinfra_deploy.runtime.wheelhouse",
+    "pyinfra_deploy.runtime.listing",
+    "pyinfra_deploy.runtime.flags",
+)
 
 
 def register(commands: Any) -> None:

@@ -172,6 +172,14 @@ def _wheelhouse(runtime: Runtime) -> Iterator[Contradiction]:
 def _lock(runtime: Runtime, text: str) -> Iterator[Contradiction]:
     locked = {match["name"]: match["version"] for match in _LOCKED.finditer(text)}
     key = ("runtime", "lock")
+    wheelhouse = runtime.wheelhouse
+    if wheelhouse is not None and wheelhouse.serve_from and "\n    # wheel " not in text:
+        yield (
+            key,
+            f"the lock file {runtime.lock} does not name its wheels, and with "
+            "runtime.wheelhouse.serve_from one host fetches them by name.",
+            "make it with `fleet runtime lock` (locks/README.md).",
+        )
     if not locked:
         yield (
             key,

@@ -62,10 +62,12 @@ def _record(files: Mapping[str, bytes], info: str) -> bytes:
 
 
 def lock_text() -> str:
-    digest = hashlib.sha256(wheel_bytes()).hexdigest()
+    content = wheel_bytes()
+    digest = hashlib.sha256(content).hexdigest()
     return (
         "# The tests' stand-in engine (tests/standin). Made by `python -m tests.standin.wheel`.\n"
         f"vllm=={VERSION} \\\n    --hash=sha256:{digest}\n"
+        f"    # wheel {WHEEL_NAME} {len(content)} sha256:{digest}\n"
     )
 
 

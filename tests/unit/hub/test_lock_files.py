@@ -7,10 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from lab.hub.stub_wheel import STUB_VERSIONS, stub_wheel_sha256
-from locks import make
+from lab.hub.stub_wheel import STUB_VERSIONS
+from pyinfra_deploy.planning.locked_wheels import (
+    download_bytes,
+    entries_without_wheel,
+    wheels_of_lock,
+)
+from pyinfra_deploy.runtime.recipes import Recipe, read_recipes
+from pyinfra_deploy.runtime.resolve import fitting, header
+from pyinfra_deploy.runtime.stub_wheel import stub_wheel_sha256
 
 ROOT = Path(__file__).resolve().parents[3]
+RECIPES = list(read_recipes(ROOT).values())
 LOCKS = sorted((ROOT / "locks").rglob("*.txt"))
 ENTRY = re.compile(
     r"^(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>[A-Za-z0-9.+!]+)"
@@ -25,7 +33,7 @@ def entries(path: Path) -> dict[str, str]:
 
 
 def test_there_is_a_recipe_for_every_lock_and_a_lock_for_every_recipe() -> None:
-    made = {ROOT / "locks" / recipe.path for recipe in make.RECIPES}
+    made = {ROOT / "locks" / recipe.path for recipe in RECIPES}
     assert made == set(LOCKS)
 
 
@@ -42,13 +50,13 @@ def test_no_option_and_no_place_of_one_machine(path: Path) -> None:
     assert re.findall(r"file:|https?://|/opt/|/tmp/|--find-links|--index", path.read_text()) == []
 
 
-@pytest.mark.parametrize("recipe", make.RECIPES, ids=lambda recipe: recipe.path)
-def test_headers_are_those_of_the_recipes(recipe: make.Recipe) -> None:
-    assert (ROOT / "locks" / recipe.path).read_text().startswith(make.header(recipe))
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.path)
+def test_headers_are_those_of_the_recipes(recipe: Recipe) -> None:
+    assert (ROOT / "locks" / recipe.path).read_text().startswith(header(recipe))
 
 
-@pytest.mark.parametrize("recipe", make.RECIPES, ids=lambda recipe: recipe.path)
-def test_what_is_asked_for_is_in_and_what_is_excluded_is_not(recipe: make.Recipe) -> None:
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.path)
+def test_what_is_asked_for_is_in_and_what_is_excluded_is_not(recipe: Recipe) -> None:
     found = entries(ROOT / "locks" / recipe.path)
     for wanted in recipe.requirements:
         name, _, version = wanted.partition("==")
@@ -85,6 +93,21 @@ def test_small_tools_stay_small() -> None:
     assert "torch" not in entries(ROOT / "locks/tools/modelscope.txt")
 
 
-def test_an_unknown_lock_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert make.main(["tools/no.txt"]) == 1
-    assert "no such lock: tools/no.txt. Known: tools/uv.txt" in capsys.readouterr().err
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.path)
+def test_every_entry_names_its_wheels_and_each_fits(recipe: Recipe) -> None:
+    text = (ROOT / "locks" / recipe.path).read_text()
+    wheels = wheels_of_lock(text)
+    assert entries_without_wheel(text) == ()
+    by_project: dict[str, list[str]] = {}
+    for wheel in wheels:
+        assert f"--hash=sha256:{wheel.sha256}" in text
+        assert fitting(recipe, [wheel]) == [wheel]
+        by_project.setdefault(wheel.project, []).append(wheel.file)
+    if recipe.platform is not None:
+        assert [files for files in by_project.values() if len(files) > 1] == []
+        assert len(re.findall("--hash=", text)) == len(wheels)
+
+
+def test_what_the_production_lock_downloads() -> None:
+    text = (ROOT / "locks/runtime/vllm-0.33.0-cu130-py312-linux_x86_64.txt").read_text()
+    assert 4e9 < (download_bytes(text) or 0) < 5e9

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.hub.stub_wheel import (
-    STUB_VERSIONS,
+from lab.hub.stub_wheel import STUB_VERSIONS, write_stub_wheels
+from pyinfra_deploy.runtime.stub_wheel import (
     stub_wheel_bytes,
     stub_wheel_name,
     stub_wheel_sha256,
-    write_stub_wheels,
 )
 
 if TYPE_CHECKING:

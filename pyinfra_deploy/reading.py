@@ -1,0 +1,52 @@
+"""Reading hosts from a command: pyinfra as a child, with a deploy that changes nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pyinfra_deploy.settings.fleet import Fleet
+
+
+def command_line(
+    fleet: Fleet, hosts: Sequence[str], deploy: Path, data: Mapping[str, str]
+) -> list[str]:
+    """The command line, run in the repository's root. data: for host.data in the deploy."""
+    names = ["@local" if fleet.hosts[host].is_local else host for host in hosts]
+    limits = [] if len(names) == len(fleet.hosts) else names
+    return [
+        sys.executable,
+        "-m",
+        "pyinfra",
+        "-y",
+        *(argument for name in limits for argument in ("--limit", name)),
+        *(argument for key, value in data.items() for argument in ("--data", f"{key}={value}")),
+        f"inventories/{fleet.name}.py",
+        str(deploy),
+    ]
+
+
+def run(arguments: Sequence[str], root: Path, timeout_seconds: float) -> str:
+    """What pyinfra printed. Whether a host was read is told by its files, not by the exit code."""
+    try:
+        done = subprocess.run(
+            arguments,
+            cwd=root,
+            env=os.environ | {"PYINFRA_PROGRESS": "off", "NO_COLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout_seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"(stopped: it took more than {timeout_seconds:.0f} seconds)"
+    return done.stdout
