@@ -21,6 +21,8 @@ _AVAILABLE = re.compile(
     r"|available_kv_cache_memory[:=\s]+)(-?[0-9.]+)\s*(GiB|GB)",
     re.IGNORECASE,
 )
+# Of an engine on the CPU: "Auto set (5.62/31.2) GiB for KV cache on node 0" (cpu_worker.py).
+_AVAILABLE_ON_CPU = re.compile(r"(?:Auto|Explicitly) set \(([0-9.]+)/[0-9.]+\)\s*(GiB)")
 _WEIGHTS = re.compile(
     r"(?:loading (?:model )?(?:weights )?took|model weights take)\s*([0-9.]+)\s*(GiB|GB)",
     re.IGNORECASE,
@@ -31,7 +33,11 @@ _CONCURRENCY = re.compile(
     r"Maximum concurrency for\s*([0-9,]+)\s*tokens per request:\s*([0-9.]+)x", re.IGNORECASE
 )
 _GRAPHS = re.compile(r"Graph capturing finished in .*?took\s*(-?[0-9.]+)\s*(GiB|GB)", re.IGNORECASE)
-_VERSION = re.compile(r"vLLM (?:API server |engine )?(?:version |\(v)v?([0-9][0-9A-Za-z.+]*)")
+# "vLLM API server version" up to 0.1x, "vLLM server version" of 0.32; of the engine core in all.
+_VERSION = re.compile(
+    r"(?:vLLM (?:(?:API )?server |engine )?version |LLM engine \(v|vLLM \(v)"
+    r"v?([0-9][0-9A-Za-z.+]*)"
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _BLOCK_TOKENS = 16
 
@@ -85,7 +91,9 @@ def _figures(lines: list[str]) -> EngineFigures:
     return EngineFigures(
         vllm_version=version[1].rstrip(".") if version else None,
         weights_bytes=max(_sizes(_WEIGHTS, text), default=None),
-        available_bytes=min(_sizes(_AVAILABLE, text), default=None),
+        available_bytes=min(
+            _sizes(_AVAILABLE, text) or _sizes(_AVAILABLE_ON_CPU, text), default=None
+        ),
         tokens=min(tokens, default=None),
         blocks=min(blocks, default=None),
         concurrency=min((float(one[1]) for one in concurrency), default=None),

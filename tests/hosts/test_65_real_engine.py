@@ -20,6 +20,7 @@ import pytest
 from lab import hosts
 from lab.plan import address_of
 from pyinfra_deploy.keys import keyfile
+from pyinfra_deploy.planning.engine_log import read_engine_log
 from pyinfra_deploy.settings import Secret, load_fleet
 from tests.hosts import host_state, pyinfra_run
 from tests.hosts.lab_session import REAL, shell
@@ -90,6 +91,33 @@ def test_second_run_changes_nothing() -> None:
     assert ran.unchanged, ran.log
     assert host_state.invocations(REAL) == starts
     assert host_state.differences(files, host_state.tree(REAL)) == []
+
+
+def test_what_the_engine_said_of_its_memory_is_kept(fleet: Fleet) -> None:
+    """In the words of the real engine: of the release that serves, of this very start, and legible
+    for a plan."""
+    home = "/srv/llm/engines/main"
+    start = json.loads(shell(REAL, f"cat {home}/start.json"))
+    assert start["release"] == shell(REAL, f"basename $(readlink {home}/current)").strip()
+    invocation = host_state.invocations(REAL)["llm-engine@main.service"]
+    journal = shell(REAL, f"journalctl -o cat --no-pager _SYSTEMD_INVOCATION_ID={invocation}")
+    said = [line[:400] for line in journal.splitlines()]
+    assert [line for line in start["lines"] if line not in said] == []
+    figures = read_engine_log(start["lines"])
+    settings = fleet.hosts[REAL].settings
+    assert settings.runtime is not None
+    assert figures.complete
+    assert figures.vllm_version == settings.runtime.vllm
+    assert figures.available_bytes is not None
+    assert figures.available_bytes > 2**20
+    assert figures.tokens is not None
+    assert figures.max_model_len == settings.engine.args["max-model-len"]
+    assert figures.concurrency is not None
+    # vLLM rounds the concurrency to hundredths.
+    least, most = (
+        (figures.concurrency + change) * figures.max_model_len for change in (-0.006, 0.006)
+    )
+    assert least <= figures.tokens <= most
 
 
 def test_ansible_reads_the_same_hosts_and_variables(fleet: Fleet) -> None:

@@ -216,9 +216,17 @@ def test_figures_of_a_new_log() -> None:
         ("GPU KV cache size: 178,880 tokens", "tokens", 178_880),
         ("Maximum concurrency for 40960 tokens per request: 22.23x", "concurrency", 22.23),
         ("Initializing a V1 LLM engine (v0.8.5.post1) with config", "blocks", None),
+        ("Initializing a V1 LLM engine (v0.8.5.post1) with config", "vllm_version", "0.8.5.post1"),
+        ("vLLM server version 0.32.0, serving model /srv/llm/m", "vllm_version", "0.32.0"),
+        ("vLLM API server version 0.6.3.post1", "vllm_version", "0.6.3.post1"),
+        ("Auto set (5.62/31.17) GiB for KV cache on node 0, with 8.0 GiB requested memory for the "
+         "worker. 2.38 GiB memory was consumed by non-kv usages.", "available_bytes", 5.62 * GIB),
+        ("Explicitly set (1.0/31.17) GiB for KV cache on node 0.", "available_bytes", 1.0 * GIB),
+        ("CPU KV cache size: 23,808 tokens, Maximum concurrency for 1,024 tokens per request: "
+         "23.25x", "tokens", 23_808),
     ],
 )  # fmt: skip
-def test_figures_of_older_logs(line: str, name: str, value: float | None) -> None:
+def test_figures_of_other_logs(line: str, name: str, value: float | str | None) -> None:
     assert getattr(read_engine_log([line]), name) == value
 
 
