@@ -16,7 +16,8 @@ from . import durable, engine, events
 # Weights, what is left for the cache, how much that holds, graphs, and the version.
 TELLING = re.compile(
     r"KV cache|loading (?:model )?(?:weights )?took|model weights take|Maximum concurrency"
-    r"|# (?:GPU|CUDA|CPU) blocks|Graph capturing finished|vLLM (?:(?:API )?server |engine )?version|LLM engine \(v",
+    r"|# (?:GPU|CUDA|CPU) blocks|Graph capturing finished"
+    r"|vLLM (?:(?:API )?server |engine )?version|LLM engine \(v",
     re.IGNORECASE,
 )
 # Each of sixteen workers says three of them.
