@@ -7,6 +7,8 @@ Who asks, and what follows, is proof.py.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import random
 import re
@@ -136,8 +138,6 @@ def _prove(asked: dict[str, Any], verdict: Verdict) -> None:
 
 
 def _imported(name: str, asked: dict[str, Any]) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except BaseException as error:
@@ -286,6 +286,7 @@ def check_free_memory(planned: list[str]) -> None:
 # --- arithmetic
 
 
+@functools.cache
 def matrices() -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
     """Two matrices of -1, 0 and 1, always the same, and their product by Python itself."""
     source = random.Random(20)  # noqa: S311 - not a secret

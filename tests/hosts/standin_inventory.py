@@ -45,6 +45,8 @@ SETTINGS: dict[str, Any] = {
         "start_timeout_seconds": 30,
         "stall_timeout_seconds": 10,
         "drain_seconds": 20,
+        # The stand-in has no torch; what is proven has stand-ins of its own (test_55).
+        "proof": "off",
     },
     "gateway": {
         "server_name": "standin.fleet.internal",
