@@ -83,7 +83,7 @@ def fetch(wheel: Wheel) -> Path:
         requirement.write_text(pinned, encoding="utf-8")
         command = [
             *(sys.executable, "-m", "pip", "download", "--quiet", "--no-cache-dir"),
-            *("--disable-pip-version-check", "--no-deps", "--require-hashes"),
+            *("--disable-pip-version-check", "--retries", "1", "--no-deps", "--require-hashes"),
             *("--only-binary", ":all:", "--python-version", wheel.python),
             *(word for tag in PLATFORMS for word in ("--platform", tag)),
             *("--dest", scratch, "--requirement", str(requirement)),

@@ -98,9 +98,9 @@ def _through(main: Callable[[], object]) -> tuple[str | None, list[str]]:
     except SystemExit:
         lines = [line for line in said.getvalue().splitlines() if line.strip()][-LAST_LINES:]
         # The usage that argparse prints first names all 400 arguments.
-        errors = [line for line in lines if "error:" in line]
-        last = (errors or lines or ["it said nothing."])[-1]
-        return last.split("error: ", 1)[-1], lines[-5:]
+        start = next((n for n, line in enumerate(lines) if "error: " in line), 0)
+        told = lines[start:] or ["it said nothing."]
+        return told[0].split("error: ", 1)[-1], told
     except Exception as error:
         lines = said.getvalue().splitlines()[-LAST_LINES:]
         return f"{type(error).__name__}: {error}", [*lines, f"{type(error).__name__}: {error}"]

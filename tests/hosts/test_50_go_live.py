@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.hosts import host_state
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell
 from tests.hosts.service import Poll, Streaming
 from tests.hosts.standin_inventory import SETTINGS
@@ -66,10 +68,40 @@ def test_a_change_goes_one_by_one_and_streams_end(checkout: Checkout) -> None:
         )
 
 
+# What the plan refuses, gone on with in spite of it.
+ACCEPTED = {
+    "accept_findings": [
+        {"id": "compat.argument-misspelt", "reason": "the go-live is what is tested",
+         "until": datetime.date(2099, 12, 31), "by": "tests"}
+    ]
+}  # fmt: skip
+
+
+def test_an_argument_that_this_vllm_does_not_know_is_refused_before_anything(
+    checkout: Checkout,
+) -> None:
+    before = {host: host_state.tree(host) for host in BOTH}
+    starts = {host: host_state.invocations(host) for host in BOTH}
+    checkout.write(engine={"args": {"disable-log-requests": True, "max-model-lens": 7}})
+    ran = checkout.deploy()
+    assert ran.code == 1
+    assert ran.failed == set(BOTH)
+    ran.said(
+        "vLLM 0.32.0 does not have disable-log-requests any more",
+        "enable-log-requests takes its place",
+        "vLLM 0.32.0 has no argument max-model-lens",
+        "write max-model-len",
+    )
+    for host in BOTH:
+        assert host_state.differences(before[host], host_state.tree(host)) == []
+    assert {host: host_state.invocations(host) for host in BOTH} == starts
+
+
 def test_a_bad_release_is_tried_on_one_host_only(checkout: Checkout) -> None:
     """It goes back by itself; the others are left alone, say so, and never stop answering."""
     before = {host: release_of(host) for host in BOTH}
-    checkout.write(engine={"args": {"no-such-flag": 7}})
+    accepted = dict.fromkeys(BOTH, ACCEPTED)
+    checkout.write(engine={"args": {"no-such-flag": 7}}, host_variables=accepted)
     services = {host: checkout.service(host) for host in BOTH}
     with Poll(services[DEBIAN12]) as first, Poll(services[DEBIAN13]) as second:
         ran = checkout.deploy()

@@ -1,0 +1,152 @@
+"""engine.args on a real vLLM: our reader against its parser, and a mistake that stops nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.hosts import host_state
+from tests.hosts.lab_session import REAL, shell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.usefixtures("real_deploy")
+
+PROGRAM = "/srv/llm/bin/fleet-host"
+RELEASE = "/srv/llm/engines/main/current"
+UNIT = "llm-arguments@main.service"
+# The parser that `vllm serve` builds, as plain values. Kinds as vllm_flags.py names them.
+DUMP = r"""
+import argparse, json
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.entrypoints.cli import serve
+kinds = {"BooleanOptionalAction": "boolean", "_StoreTrueAction": "switch"}
+kinds["_AppendAction"] = "repeated"
+several = {"?": "optional", "*": "values", "+": "values", None: "value"}
+found = {}
+for action in serve.make_arg_parser(FlexibleArgumentParser())._actions:
+    kind = kinds.get(type(action).__name__) or several.get(action.nargs, "values")
+    choices = sorted(str(one) for one in action.choices or () if one is not None) or None
+    for option in action.option_strings:
+        if option.startswith("--"):
+            found[option[2:]] = {"kind": kind, "choices": choices, "default": repr(action.default)}
+print("PARSER" + json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def runtime() -> str:
+    return shell(REAL, f"readlink {RELEASE}/runtime").strip()
+
+
+def run_program(command: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The host program's answer, its refusal too."""
+    output = shell(REAL, f"{PROGRAM} {command}", check=False, input_text=json.dumps(request))
+    answer: dict[str, Any] = json.loads(output)
+    return answer
+
+
+def ended(kind: str, identifier: str) -> dict[str, Any]:
+    while True:
+        status = run_program("job status", {"kind": kind, "id": identifier})
+        if status["state"] != "running":
+            return status
+        time.sleep(1)
+
+
+def test_the_source_says_what_the_parser_says(runtime: str, say: Callable[[str], None]) -> None:
+    environment = "HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 HOME=/tmp PYTHONDONTWRITEBYTECODE=1"
+    output = shell(
+        REAL,
+        f"cd /tmp && {environment} {runtime}/bin/python -",
+        input_text=DUMP,
+        timeout_seconds=600,
+    )
+    line = next(one for one in output.splitlines() if one.startswith("PARSER"))
+    parser: dict[str, Any] = json.loads(line.removeprefix("PARSER"))
+    (entry,) = [
+        one
+        for one in run_program("runtime flags", {})["runtimes"]
+        if one["name"] == runtime.rsplit("/", 1)[1]
+    ]
+    source: dict[str, Any] = {}
+    for name, flag in entry["flags"].items():
+        for one in (name, *flag["aliases"]):
+            source[one] = flag
+            if flag["kind"] == "boolean":
+                source[f"no-{one}"] = flag
+    say(
+        f"{len(source)} names in the source of vLLM {entry['version']}, {len(parser)} in its parser"
+    )
+    assert set(parser) - set(source) == {"help"}
+    assert set(source) - set(parser) == set()
+    for name, flag in source.items():
+        assert flag["kind"] == parser[name]["kind"], name
+        if flag["choices"] is not None:
+            plain = [one for one in flag["choices"] if one != "None"]
+            assert plain == parser[name]["choices"], name
+
+
+def test_the_release_keeps_the_verdict_and_the_whole_help() -> None:
+    verdict = json.loads(shell(REAL, f"cat {RELEASE}/arguments.json"))
+    assert (verdict["checked"], verdict["accepted"]) == (True, True)
+    assert verdict["parsed"]["max-model-len"] == "1024"
+    text = shell(REAL, f"cat {RELEASE}/help.txt")
+    assert text.count("\n") > 2000
+    assert "--max-model-len" in text
+    assert shell(REAL, f"stat -c '%U %a' {RELEASE}/help.txt").split() == ["root", "644"]
+    assert shell(REAL, f"systemctl is-active {UNIT} || true").strip() == "inactive"
+
+
+def test_a_name_that_this_vllm_does_not_know_is_refused_by_its_source(runtime: str) -> None:
+    before = host_state.tree(REAL)
+    answer = run_program(
+        "release review",
+        {"engine": "main", "id": "0123456789abcdef", "runtime": runtime,
+         "arguments": {"max-model-len": 1024, "swap-space": 4, "max-model-lens": 8},
+         "advice": {"swap-space": "V1 does not swap: remove the line."}},
+    )  # fmt: skip
+    assert "vLLM 0.32.0+cpu does not take engine.args" in answer["error"]["what"]
+    assert "V1 does not swap" in answer["error"]["fix"]
+    assert "Nearest: max-model-len" in answer["error"]["detail"][1]
+    assert host_state.differences(before, host_state.tree(REAL)) == []
+
+
+def test_what_only_the_parser_sees_stops_nothing_either(runtime: str) -> None:
+    """A release that came past plan and source: the engine that serves is not touched."""
+    identity = "fedcba9876543210"
+    release = json.loads(shell(REAL, f"cat {RELEASE}/release.json"))
+    program = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))"
+    script = f"{runtime}/bin/python -c '{program}' {RELEASE}/config.yaml"
+    config = json.loads(shell(REAL, script))
+    config["enable-auto-tool-choice"] = True  # without its tool-call-parser
+    staged = run_program(
+        "release stage",
+        {"engine": "main", "id": identity, "release": release,
+         "config_yaml": json.dumps(config), "env": shell(REAL, f"cat {RELEASE}/env")},
+    )  # fmt: skip
+    assert staged["changed"] is True
+    before = host_state.invocations(REAL)
+    try:
+        for run in ("asks the parser", "knows its verdict"):
+            spec = {
+                "llm_root": "/srv/llm", "engine": "main", "release": identity, "run": run,
+                "unit": "llm-engine@main.service", "probe": {"model": "m"},
+                "start_timeout_seconds": 600, "stall_timeout_seconds": 180,
+                "drain_seconds": 5, "enable": True, "ask_parser": True,
+            }  # fmt: skip
+            run_program("job start", {"kind": "golive", "id": "main", "spec": spec})
+            status = ended("golive", "main")
+            assert status["state"] == "failed"
+            assert "stays live" in status["error"]["what"]
+            assert "tool-call-parser" in status["error"]["why"]
+            assert host_state.invocations(REAL) == before
+        verdict = json.loads(shell(REAL, f"cat /srv/llm/engines/main/releases/{identity}/"
+                                         "arguments.json"))  # fmt: skip
+        assert verdict["accepted"] is False
+    finally:
+        shell(REAL, f"rm -r /srv/llm/engines/main/releases/{identity}")
