@@ -123,6 +123,15 @@ def _map_count(settings: Settings, live: Mapping[str, Any]) -> int | None:
     return minimum
 
 
+def _state_of(unit: Mapping[str, Any]) -> str:
+    """In words; of a unit that systemd has given up, also how it ended and how often."""
+    state = str(unit.get("active") or "absent")
+    how = [str(unit["result"])] if unit.get("result") not in (None, "", "success") else []
+    if restarts := int(unit.get("restarts") or 0):
+        how.append(f"started again {restarts} times in vain")
+    return f"{state} ({', '.join(how)})" if state == "failed" and how else state
+
+
 def _go_live_reason(
     release: Release,
     record: Mapping[str, Any] | None,
@@ -149,7 +158,7 @@ def _go_live_reason(
     if phase not in (None, "done", "reverted"):
         return f"an earlier go-live was interrupted (phase {phase})"
     if unit.get("active") != "active":
-        return f"{ENGINE_UNIT.format(name=release.engine)} is {unit.get('active') or 'absent'}"
+        return f"{ENGINE_UNIT.format(name=release.engine)} is {_state_of(unit)}"
     if unit.get("enabled") != "enabled":
         return "the engine would not come back after a reboot"
     started = engine.get("started") or {}
