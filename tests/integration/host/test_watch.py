@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import zipapp
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +18,11 @@ from fleet_host.errors import HostError
 from fleet_host.status import Progress
 from fleet_host.watch_state import State
 
+from tests.fakes.engine_host import FILES
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.fakes.engine_host import FakeHost
 
@@ -120,20 +125,52 @@ def test_a_refusal_shows_life(serving: FakeHost) -> None:
     assert looks(3).answered
 
 
-def test_it_runs_tells_and_ends_when_told(serving: FakeHost) -> None:
-    etc = serving.root / "etc/llm"
-    etc.mkdir(parents=True)
-    with pytest.raises(HostError, match="is not watched"):
-        watch.run({"engine": "main"})
+def configured(host: FakeHost) -> None:
     document = {"interval_seconds": 0.05, "answer_seconds": 5, "start_timeout_seconds": None}
-    (etc / "watch-main.json").write_text(json.dumps(document))
-    (serving.root / "run/llm-watch-main").mkdir()
-    process = subprocess.Popen([sys.executable, "-m", "fleet_host", "watch", "run", "main"])
-    told = serving.root / "run/llm-watch-main/state.json"
+    (host.root / "etc/llm").mkdir(parents=True)
+    (host.root / "etc/llm/watch-main.json").write_text(json.dumps(document))
+    (host.root / "run/llm-watch-main").mkdir()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
-    while not told.exists() or not json.loads(told.read_text())["answered"]:
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_it_runs_tells_and_ends_when_told(serving: FakeHost) -> None:
+    with pytest.raises(HostError, match="is not watched"):
+        watch.run({"engine": "main"})
+    configured(serving)
+    process = subprocess.Popen([sys.executable, "-m", "fleet_host", "watch", "run", "main"])
+    told = serving.root / "run/llm-watch-main/state.json"
+    wait_for(lambda: told.exists() and json.loads(told.read_text())["answered"])
     assert (serving.root / "run/llm-watch-main/started").exists()
+    process.terminate()
+    assert process.wait(timeout=30) == 0
+
+
+def test_a_new_program_is_gone_on_with_in_the_same_process(
+    serving: FakeHost, tmp_path: Path
+) -> None:
+    """As a deploy does it: a zipapp, renamed over the one that runs."""
+    configured(serving)
+    program = serving.llm_root / "bin/fleet-host"
+    program.parent.mkdir()
+    zipapp.create_archive(
+        FILES, program, interpreter=sys.executable, main="fleet_host.__main__:main"
+    )
+    process = subprocess.Popen(
+        [program, "watch", "run", "main"], env={**os.environ, "PYTHONPATH": ""}
+    )
+    started = serving.root / "run/llm-watch-main/started"
+    wait_for(started.exists)
+    new = program.with_name("new")
+    shutil.copy(program, new)
+    started.unlink()
+    new.replace(program)
+    wait_for(started.exists)
+    assert process.poll() is None
     process.terminate()
     assert process.wait(timeout=30) == 0
