@@ -30,6 +30,7 @@ from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.parallelism import all_layouts
 from pyinfra_deploy.planning.preflight import os_facts, preflight, preflight_from_facts
 from pyinfra_deploy.planning.start_figures import recorded_start
+from pyinfra_deploy.planning.upgrade import upgrade_findings
 from pyinfra_deploy.settings.fleet import load_fleet
 from pyinfra_deploy.shares import in_shares
 
@@ -139,6 +140,7 @@ def _host(
     elif not more:
         settings = with_python(settings, *_locks(settings), os_facts(hardware))
         more += preflight_from_facts(host.groups, settings, hardware)
+    more += upgrade_findings(host.name, settings, snapshot)
     model = _model(fleet, settings, model_config)
     lock, _ = _locks(settings)
     on_host = model_is_on_host(settings, snapshot)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import Version
 
@@ -26,12 +26,13 @@ Place = Literal["there", "absent", "between", "outside"]
 @dataclass(frozen=True)
 class Cell:
     """One argument in one version. `kind`: boolean, switch, value, values, optional, repeated.
-    `default`: Python source text."""
+    `default`: Python source text. `owner`: the argument of which it is another name."""
 
     kind: str
     type: str
     default: str
     deprecated: bool
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,24 @@ class ServeFlags:
     def names(self, version: Version) -> list[str]:
         """What a version takes, without the no- forms."""
         return [name for name, cells in self.flags.items() if cells[version] is not None]
+
+    def as_flags(self, version: Version) -> dict[str, dict[str, Any]]:
+        """As the host reads them of an installed vLLM; choices are not in the table."""
+        found: dict[str, dict[str, Any]] = {}
+        others: dict[str, list[str]] = {}
+        for name, cells in self.flags.items():
+            cell = cells[version]
+            if cell is not None and cell.owner:
+                others.setdefault(cell.owner, []).append(name)
+            elif cell is not None:
+                found[name] = {
+                    "kind": cell.kind,
+                    "type": cell.type,
+                    "choices": None,
+                    "default": cell.default,
+                    "deprecated": "deprecated" if cell.deprecated else None,
+                }
+        return {name: {**flag, "aliases": others.get(name, [])} for name, flag in found.items()}
 
     def cell(self, argument: str, version: Version) -> Cell | None:
         """An argument as it is written (a part of it, its no- form) in a version of the table."""
@@ -132,11 +151,13 @@ def _cell(name: str, index: int, rows: Mapping[str, list[str]]) -> Cell | None:
     text = rows[name][index]
     if text == ABSENT:
         return None
+    owner = ""
     if text.startswith("="):
-        target = rows.get(text[1:])
+        owner = text[1:]
+        target = rows.get(owner)
         if target is None or target[index].startswith(("=", ABSENT)):
             raise tables.TableError(f"{NAME}: {name}: {text} names no argument of that version")
         text = target[index]
     what, _, default = text.partition(" ")
     kind, _, type_ = what.rstrip("!").partition(":")
-    return Cell(kind, type_, default, deprecated=what.endswith("!"))
+    return Cell(kind, type_, default, what.endswith("!"), owner)
