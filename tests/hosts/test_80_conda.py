@@ -168,7 +168,7 @@ def test_with_consent_the_terms_are_accepted_for_the_builder(checkout: Checkout)
 def test_kill_in_the_middle(checkout: Checkout, number: int) -> None:
     """kill -9 of the job with conda in it: the run says so, the next one completes."""
     wipe_runtime()
-    switch(hangs_at=("link", "fetch", "done")[number % 3])
+    switch(hangs_at=("link", "download", "done")[number % 3])
     running = checkout.start("--limit", DEBIAN12)
     wait_for((upper_of(DEBIAN12) / HOME[1:] / "standin.hangs").exists, 180)
     shell(DEBIAN12, "systemctl kill --signal=KILL 'llm-environment@*.service'")

@@ -16,8 +16,9 @@ PREFIX/standin.json switches what depends on how a real one is installed or what
   auto_accept     plugins.auto_accept_tos in a .condarc: accepts in silence
   serves          {channel: URL it is served at instead}, for channels that tests cannot reach
   forgets         accept says tos_accepted, and its file is not there afterwards
-  hangs_at        "fetch", "link" or "done": there it writes its process into standin.hangs, beside
-                  this file or, where it may not, in its home, and waits
+  hangs_at        "download" (half a package is in the cache then), "fetch", "link" or "done": it
+                  writes its process there into standin.hangs, beside this file or, where it may
+                  not, in its home, and waits
   fails_at        the same places: prints what is under "says" and exits 1
 PREFIX/calls.jsonl gets each call's arguments and environment, where it can be written.
 """
@@ -237,12 +238,15 @@ def create(arguments: argparse.Namespace) -> None:
         fetch(package, cache)
     at("fetch")
     print("Preparing transaction: ...working... done")
-    link(prefix, packages)
+    link(prefix, packages, cache)
     at("done")
     print("Executing transaction: ...working... done")
 
 
 def fetch(package: re.Match[str], cache: Path) -> None:
+    place = cache / package["file"]
+    if place.exists():
+        return  # trap: what a kill left there half is taken for whole
     url = f"{served(package['channel'])}/{package['subdir']}/{package['file']}"
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
@@ -254,14 +258,16 @@ def fetch(package: re.Match[str], cache: Path) -> None:
         fail("ChecksumMismatchError", f"Conda detected a mismatch between the expected content and "
              f"downloaded content\n  for url '{url}'.\n  expected sha256: {package['sha256']}\n"
              f"  actual sha256: {found}")  # fmt: skip
-    (cache / package["file"]).write_bytes(content)
+    place.write_bytes(content[: len(content) // 2])
+    at("download")
+    place.write_bytes(content)
 
 
 def stem(package: re.Match[str]) -> str:
     return re.sub(r"\.(conda|tar\.bz2)$", "", package["file"])
 
 
-def link(prefix: Path, packages: list[re.Match[str]]) -> None:
+def link(prefix: Path, packages: list[re.Match[str]], cache: Path) -> None:
     stems = [stem(package) for package in packages]
     python = next(one for one in stems if re.match(r"python-\d", one)).split("-")[1]
     program = f"/usr/bin/python{'.'.join(python.split('.')[:2])}"
@@ -272,9 +278,12 @@ def link(prefix: Path, packages: list[re.Match[str]]) -> None:
     options = [] if any(one.startswith("pip-") for one in stems) else ["--without-pip"]
     subprocess.run([program, "-I", "-m", "venv", *options, str(prefix)], check=True)
     for package in packages:
-        record = {"fn": package["file"], "url": package[0].split("#")[0]}
-        if package["sha256"]:
-            record["sha256"] = package["sha256"]
+        content = (cache / package["file"]).read_bytes()
+        record = {
+            "fn": package["file"],
+            "url": package[0].split("#")[0],
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
         (meta / f"{stem(package)}.json").write_text(json.dumps(record))
     (meta / "history").write_text(f"==> {time.strftime('%F %T')} <==\n# conda version: {VERSION}\n")
 

@@ -144,7 +144,7 @@ def test_a_line_without_a_hash_is_refused_before_anything_is_run(conda_world: Co
     assert conda_world.commands() == []
 
 
-PLACES = ("fetch", "link", "done")
+PLACES = ("download", "link", "fetch", "done")
 KILLS = int(os.environ.get("FLEET_KILLS", "2"))
 
 
