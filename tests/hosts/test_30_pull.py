@@ -180,7 +180,7 @@ def test_a_disk_too_small_for_the_model_is_refused_before_a_byte(checkout: Check
 
 def test_a_disk_that_fills_up_in_the_middle(checkout: Checkout, hub_faults: Faults) -> None:
     """1 GiB has to stay free beside the model, so the disk is that large and somebody fills it."""
-    hub_faults(on(DEBIAN12, Fault("slow", path=SHARD, value=40_000)))
+    hub_faults(on(DEBIAN12, Fault("slow", path=SHARD, value=10_000)))
     with small_disk(1200):
         running = checkout.start()
         wait_for(lambda: "safetensors" in shell(DEBIAN12, f"ls -R /{PLACE}/.incoming; true"))
