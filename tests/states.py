@@ -5,6 +5,7 @@ and those on hosts."""
 # x16, vLLM for CUDA 13.
 REFUSALS = {
     "ok": "",
+    "fans": "",
     "no-driver": "gpu.no-driver",
     "mismatch": "gpu.driver-mismatch",
     "lost": "gpu.lost",

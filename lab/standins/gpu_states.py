@@ -106,6 +106,10 @@ STATES: dict[str, State] = {
         "exit": 12,
         "loaded": "",
     },
+    "fans": {
+        "about": "cards with fans of their own",
+        "cards": {slot: {"fan.speed": "30 %"} for slot in range(8)},
+    },
     "hang": {"about": "nvidia-smi never returns", "hangs": True},
     "cut": {"about": "nvidia-smi -q -x ends in the middle", "cut": True},
     "old-driver": {

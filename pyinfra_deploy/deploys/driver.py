@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @deploy("Driver")
 def driver(plan: HostPlan) -> None:
-    """Hosts that serve nothing get it side by side; hosts that serve one by one, each serving again
-    before the next is drained, and after one failure the rest are left alone."""
+    """Hosts with nothing live get it side by side; the others one by one, each serving again before
+    the next is drained, and after one failure the rest are left alone."""
     if plan.driver is None:
         return
-    if not plan.serving:
+    if plan.driver.live is None:
         driver_steps.install_driver(name="Install the NVIDIA driver", plan=plan)
     else:
         driver_steps.install_driver(

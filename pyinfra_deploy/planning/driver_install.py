@@ -57,7 +57,7 @@ _DRIVER_VERSION = re.compile(r"(?:\d+:)?(\d{3}\.\d+(?:\.\d+)?)")
 class DriverStep:
     """What a run installs instead of everything else. packages: what the host is to have; missing:
     what is not there yet; version: the driver that apt would install, where its name tells; live:
-    (release, its served model) of an engine that is drained for it."""
+    (release, its served model) of the engine that is drained for it and has to serve again."""
 
     packages: tuple[str, ...]
     missing: tuple[str, ...]

@@ -208,7 +208,9 @@ def _before_the_driver(
     unit = _changed_files((artefacts.units[driver_install.UNIT],), snapshot)
     settings: Settings = plan["settings"]
     engines = snapshot.get("engines") or {}
-    live = engines.get(settings.engine.name) if plan["serving"] else None
+    # Also where it is stopped: an interrupted installation has left it so, and its end is to see
+    # the engine serve again.
+    live = engines.get(settings.engine.name)
     kept = ("host", "groups", "settings", "findings", "program", "base", "daemon_reload",
             "serving", "generation", "lease")  # fmt: skip
     return {key: plan[key] for key in kept} | {

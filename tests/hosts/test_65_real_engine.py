@@ -111,12 +111,11 @@ def test_what_the_engine_said_of_its_memory_is_kept(fleet: Fleet) -> None:
     assert figures.available_bytes is not None
     assert figures.available_bytes > 2**20
     assert figures.tokens is not None
-    assert figures.max_model_len == settings.engine.args["max-model-len"]
+    length = settings.engine.args["max-model-len"]
+    assert figures.max_model_len == length
     assert figures.concurrency is not None
     # vLLM rounds the concurrency to hundredths.
-    least, most = (
-        (figures.concurrency + change) * figures.max_model_len for change in (-0.006, 0.006)
-    )
+    least, most = ((figures.concurrency + change) * length for change in (-0.006, 0.006))
     assert least <= figures.tokens <= most
 
 

@@ -236,3 +236,15 @@ def test_the_snapshot_asks_apt_only_where_something_is_to_be_installed() -> None
     ordinary = worlds.settings_with()
     request = snapshot_request(ordinary, worlds.ALL, worlds.artefacts_with(ordinary))
     assert request["driver"] == []
+
+
+def test_an_engine_that_an_interrupted_run_has_stopped_has_to_serve_again() -> None:
+    ordinary = worlds.settings_with()
+    snapshot = worlds.converged(ordinary, worlds.artefacts_with(ordinary))
+    unit = f"llm-engine@{ordinary.engine.name}.service"
+    snapshot["units"][unit]["active"] = "inactive"
+    plan = planned(snapshot)
+    assert not plan.serving
+    assert plan.driver is not None
+    current = snapshot["engines"][ordinary.engine.name]["current"]
+    assert plan.driver.live == (current, ordinary.served_model_name)
