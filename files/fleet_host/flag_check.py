@@ -129,6 +129,8 @@ def _wrong_value(key: str, value: Any, name: str, entry: dict[str, Any]) -> tupl
     if value is False:
         opposite = f"Write no-{name}: true." if kind == "boolean" else "Remove the line."
         return ("false is dropped without a word.", opposite)
+    if value == []:
+        return ("an empty list is dropped without a word.", "Remove the line.")
     if kind in ("boolean", "switch"):
         return None if value is True else ("takes no value.", f"Write {key}: true, or remove it.")
     if value is True:

@@ -52,6 +52,12 @@ def engine_configuration(
         elif isinstance(value, dict):
             # vLLM takes structured values (compilation-config, ...) as JSON text.
             settings[key] = json.dumps(value, sort_keys=True)
+        elif isinstance(value, list):
+            # vLLM makes text of each item, and Python's text of a mapping is no JSON.
+            settings[key] = [
+                json.dumps(item, sort_keys=True) if isinstance(item, dict) else item
+                for item in value
+            ]
         else:
             settings[key] = value
     return _yaml_of(json.dumps(settings))

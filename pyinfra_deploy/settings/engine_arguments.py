@@ -200,6 +200,8 @@ def _wrong_value(key: str, value: Any) -> tuple[str, str] | None:
         )
     if not isinstance(value, bool | int | float | str | list | dict):
         return "must be text, a number, true, a list or a mapping.", "put it in quotes."
+    if value == []:
+        return "vLLM silently ignores an empty list in its configuration file.", "remove the line."
     if isinstance(value, str) and re.fullmatch(r"/.*[^/]/+", value):
         # Seen with 0.32.0: a name made of such a path keeps the slash, and no request finds it.
         return "is a path with a slash at its end.", f"write {value.rstrip('/')}"

@@ -182,8 +182,16 @@ def _translate(
         return [_unknown(ours, keys)]
     found = None if _is_secret(keys) else describe(details.get("input"))
     if kind == WRONG and "each" in details["ctx"]:
+        # What is refused of an environment may be refused for being a secret.
+        secret = keys[:2] == ("engine", "env")
         return [
-            problem_at(ours, (*keys, key), message, fix, describe(_at(values, (*keys, key))))
+            problem_at(
+                ours,
+                (*keys, key),
+                message,
+                fix,
+                None if secret else describe(_at(values, (*keys, key))),
+            )
             for key, (message, fix) in details["ctx"]["each"].items()
         ]
     example = example_of(info)

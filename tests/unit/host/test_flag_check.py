@@ -82,6 +82,7 @@ def test_what_vllm_takes(key: str, value: Any) -> None:
         ("no-max-model-len", True, "off unless it is set", "Remove the line"),
         ("enable-prefix-caching", False, "dropped without a word", "no-enable-prefix-caching"),
         ("disable-log-stats", False, "dropped without a word", "Remove the line"),
+        ("levels", [], "dropped without a word", "Remove the line"),
         ("disable-log-stats", "yes", "takes no value", "disable-log-stats: true"),
         ("enable-prefix-caching", 1, "takes no value", "enable-prefix-caching: true"),
         ("max-model-len", True, "needs a value", "max-model-len"),

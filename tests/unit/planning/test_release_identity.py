@@ -67,6 +67,10 @@ def test_an_older_vllm_is_not_told_of_the_drain(vllm: str, drains: bool) -> None
         ({"max-num-seqs": None}, {}),
         ({"allowed-origins": ["a", "b"]}, {"allowed-origins": ["a", "b"]}),
         ({"compilation-config": {"b": 1, "a": [2]}}, {"compilation-config": '{"a": [2], "b": 1}'}),
+        (
+            {"lora-modules": [{"path": "/l", "name": "l"}]},
+            {"lora-modules": ['{"name": "l", "path": "/l"}']},
+        ),
         ({"dtype": "auto"}, {"dtype": "auto"}),
         # Text that YAML would read as something else stays text.
         ({"revision": "1e5"}, {"revision": "1e5"}),

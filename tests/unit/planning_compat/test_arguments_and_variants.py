@@ -78,6 +78,10 @@ def test_what_took_its_place_is_named() -> None:
         ("0.8.5", "cuda", {"gpu-memory-utilization": 0.9}, None),
         ("0.33.0", "cuda", {"enforce-eager": True}, "note"),
         ("0.33.0", "cpu", {"enforce-eager": True}, None),
+        ("0.33.0", "cuda", {"enable-log-requests": True}, "warn"),
+        ("0.33.0", "cuda", {"runner": "pooling"}, "refuse"),
+        ("0.33.0", "cuda", {"runner": "generate"}, None),
+        ("0.11.2", "cuda", {"task": "embed"}, "refuse"),
     ],
 )
 def test_combinations(vllm: str, device: str, args: dict[str, Any], severity: str | None) -> None:

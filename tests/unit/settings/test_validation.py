@@ -85,6 +85,31 @@ WRONG: list[tuple[str, str, str, str, str]] = [
     ("engine:", "engine:\n  env: {A-B: x}", "engine.env.A-B", "environment variable", ""),
     ("engine:", "engine:\n  env: {3: x}", "engine.env.3", "text", "quotes"),
     ("engine:", "engine:\n  env: {VLLM_API_KEY: x}", "engine.env.VLLM_API_KEY", "gateway", "keys"),
+    # secrets in a file that every user of the host may read
+    *[
+        (
+            "engine:",
+            f"engine:\n  env: {{{line}}}",
+            f"engine.env.{line.split(':')[0]}",
+            "secret",
+            "model.token",
+        )
+        for line in (
+            "AWS_SECRET_ACCESS_KEY: x",
+            "AWS_ACCESS_KEY_ID: x",
+            "MY_HUB_TOKEN: x",
+            "password: x",
+            "SOMETHING: hf_abcdefghijklmnopqrst",
+            "PROXY: 'http://me:word@proxy:3128'",
+        )
+    ],
+    (
+        "engine:",
+        "engine:\n  env: {VLLM_SERVER_DEV_MODE: '1'}",
+        "engine.env.VLLM_SERVER_DEV_MODE",
+        "every client",
+        "remove",
+    ),
     # unknown keys
     ("engine:", "engine:\n  arg: {}", "engine.arg", 'no setting "arg"', 'mean "args"'),
     ("engine:", "engine:\n  token: x", "engine.token", "no setting", "model.token"),
@@ -135,6 +160,8 @@ ARGUMENTS: list[tuple[str, str, str, str]] = [
     ("enforce-eager: false", "enforce-eager", "silently ignores", "no-enforce-eager: true"),
     ("no-x: false", "no-x", "silently ignores", "write x: true"),
     ("when: 2024-01-02", "when", "must be text", "quotes"),
+    ("middleware: []", "middleware", "silently ignores an empty list", "remove the line"),
+    ("tokenizer: /srv/t/", "tokenizer", "slash at its end", "write /srv/t"),
     *[
         (f"{name}: x", name, "is not set here", fix)
         for name, fix in {
@@ -152,6 +179,13 @@ ARGUMENTS: list[tuple[str, str, str, str]] = [
             "shutdown-timeout": "engine.drain_seconds",
             "hf-token": "model.token",
             "allowed-origins": "gateway.cors_origins",
+            "grpc": "remove it",
+            "headless": "remove it",
+            "tokens-only": "remove it",
+            "nnodes": "tensor-parallel-size",
+            "data-parallel-address": "data-parallel-size",
+            "otlp-traces-endpoint": "/metrics",
+            "tool-server": "client",
         }.items()
     ],
 ]
@@ -194,6 +228,13 @@ def test_wrong_values(
     assert last.isdigit() or last in text.splitlines()[problem.line - 1]
     assert what in problem.message, problem
     assert fix in problem.fix, problem
+
+
+def test_a_value_that_looks_like_a_secret_is_not_repeated(repository: Repository) -> None:
+    path = repository.root / "group_vars/prod.yml"
+    secret = "hf_abcdefghijklmnopqrst"
+    path.write_text(path.read_text().replace("engine:", f"engine:\n  env: {{A: {secret}}}", 1))
+    assert all(secret not in str(problem) for problem in _problems(repository))
 
 
 @pytest.mark.parametrize(("line", "key", "what", "fix"), ARGUMENTS)
