@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import traceback
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,8 @@ def check(asked: dict[str, Any], seen: dict[str, Any]) -> None:
 def supported() -> list[str]:
     """The architectures in the registry of the installed vLLM."""
     try:
-        from vllm import ModelRegistry  # type: ignore[import-not-found,unused-ignore]
-
-        return sorted(str(name) for name in ModelRegistry.get_supported_archs())
+        registry = importlib.import_module("vllm").ModelRegistry
+        return sorted(str(name) for name in registry.get_supported_archs())
     except Exception as error:
         raise HostError(
             "vLLM's list of architectures cannot be read",
@@ -64,11 +64,8 @@ def supported() -> list[str]:
 def configured(model: Path, trusted: bool) -> list[str]:
     """The model's architectures, as vLLM's own reading of its configuration gives them."""
     try:
-        from vllm.transformers_utils.config import (  # type: ignore[import-not-found,unused-ignore]
-            get_config,
-        )
-
-        config = get_config(str(model), trust_remote_code=trusted)
+        reading = importlib.import_module("vllm.transformers_utils.config")
+        config = reading.get_config(str(model), trust_remote_code=trusted)
     except Exception as error:
         needs_code = "trust_remote_code" in str(error)
         raise HostError(
@@ -94,8 +91,7 @@ def _fallback(architectures: list[str], model: Path, known: list[str], *, truste
     """How the model runs although vLLM has no code of its own for it; empty: not at all."""
     if FALLBACK not in known:
         return ""
-    import transformers  # type: ignore[import-not-found,unused-ignore]
-
+    transformers = importlib.import_module("transformers")
     if any(hasattr(transformers, name) for name in architectures):
         return "by Transformers' own code, which is slower"
     document = durable.read_json(model / "config.json") or {}

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 # A CUDA context takes 300 to 500 MiB of a GPU, cuBLAS some tens more. The rest is left to the
 # engine that is running there: taking its last memory would be an outage made by a test.
 FREE_BYTES_BESIDE = 1536 * 2**20
-# Entries are -1, 0 and 1, so that sums of 64 products are exact in bfloat16 (integers up to 256).
+# Entries are -1, 0 and 1, so that sums of 64 products are exact in every type here (bfloat16 holds
+# integers up to 256). On GPUs float16, since those before Ampere have no bfloat16.
 SIZE = 64
-DTYPES = ("float32", "bfloat16")
+DTYPES = {"cuda": ("float32", "float16"), "cpu": ("float32", "bfloat16")}
 # What CUDA and cuBLAS say when a GPU's memory is in use, or the GPU is another process's alone.
 IN_USE = re.compile(
     r"out of memory|CUBLAS_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|busy or unavailable",
@@ -305,7 +306,7 @@ def check_product(torch: Any, device: str, asked: dict[str, Any]) -> None:
     """A product of known result on one device, exact in every type that is tried."""
     left, right, wanted = matrices()
     where = _device_words(device, asked)
-    for name in DTYPES:
+    for name in DTYPES[device.partition(":")[0]]:
         dtype = getattr(torch, name)
         try:
             one = torch.tensor(left, dtype=dtype, device=device)

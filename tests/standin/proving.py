@@ -43,7 +43,7 @@ TORCH = (
     + r"""
 arrive("torch")
 __version__ = "2.13.0+standin"
-float32, bfloat16 = "float32", "bfloat16"
+float32, float16, bfloat16 = "float32", "float16", "bfloat16"
 
 class OutOfMemoryError(RuntimeError):
     pass
