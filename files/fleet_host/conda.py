@@ -38,7 +38,7 @@ def create(
     `conda create --yes` deletes an environment that is there, and without --yes it exits 0 having
     done nothing: so there must be nothing, and afterwards all has to be there.
     """
-    version = check_program(conda)
+    version = check_program(conda, cache / "home")
     if os.path.lexists(prefix):
         raise HostError(
             f"{prefix} is there already",
@@ -65,13 +65,13 @@ def create(
     return check_python(prefix, python), _record(conda, version, before)
 
 
-def check_program(conda: Conda) -> str:
+def check_program(conda: Conda, home: Path) -> str:
     """conda's version. HostError when it cannot be run."""
     fix = "Correct runtime.conda.prefix; for a conda that the deploy installs, deploy again."
     what = f"conda cannot be run at {conda.program}"
     if not os.access(conda.program, os.X_OK):
         raise HostError(what, "there is no such program, or this user may not run it.", fix)
-    env = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    env = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(home)}
     try:
         done = subprocess.run(
             [str(conda.program), "--version"],

@@ -86,7 +86,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
                     f"by one with SHA-256 {str(record.get('digest'))[:12]}.",
                     "Give the new one a name of its own.",
                 )
-            conda.check_program(_conda(wanted.path))
+            conda.check_program(_conda(wanted.path), _cache() / "home")
             return {"state": "present", "path": str(wanted.path), **record}
         record = _install(wanted, progress)
     return {"state": "built", "path": str(wanted.path), **record}
@@ -96,9 +96,13 @@ def _conda(prefix: Path) -> Conda:
     return Conda(prefix / "bin" / "conda", "", {}, (), None)
 
 
+def _cache() -> Path:
+    return Path(os.environ.get("CACHE_DIRECTORY", str(layout.cache_root() / "llm-environment")))
+
+
 def _install(wanted: Wanted, progress: Progress) -> dict[str, Any]:
     started = time.monotonic()
-    cache = Path(os.environ.get("CACHE_DIRECTORY", str(layout.cache_root() / "llm-environment")))
+    cache = _cache()
     temporary = cache / f"tmp-tools-{wanted.path.name}"
     environment_space.check_space(wanted, cache)
     durable.remove_tree(temporary)
@@ -113,7 +117,7 @@ def _install(wanted: Wanted, progress: Progress) -> dict[str, Any]:
     finally:
         durable.remove_tree(temporary)
     progress.phase("finish", message="modes, checks")
-    version = conda.check_program(_conda(wanted.path))
+    version = conda.check_program(_conda(wanted.path), cache / "home")
     size = environment.open_to_readers(wanted.path)
     progress.phase("sync", message="writing to disk")
     environment.sync_file_system(wanted.path)

@@ -105,10 +105,10 @@ def test_create_is_never_run_over_an_existing_environment(
     precious = conda_world.path / "conda-meta" / "history"
     settle = conda.check_program
 
-    def somebody_makes_one(found: Any) -> str:
+    def somebody_makes_one(found: Any, home: Path) -> str:
         precious.parent.mkdir(parents=True)
         precious.write_text("somebody's")
-        return settle(found)
+        return settle(found, home)
 
     monkeypatch.setattr(conda, "check_program", somebody_makes_one)
     assert "'conda create' would delete it" in refused(conda_world).why
