@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from lab.durable import write_atomic
 from lab.errors import LabError
 from lab.hub.control import ControlServer, ask
-from lab.hub.durable import write_durably
 from lab.hub.places import log_file, process_file, wheels_directory
 from lab.hub.server import Hub, HubServer
 from lab.hub.stub_wheel import write_stub_wheels
@@ -116,7 +116,7 @@ def _write_process(hub: Path, server: HubServer) -> None:
         started_ticks(os.getpid()) or 0,
         f"{server.server_name}:{server.server_port}",
     )
-    write_durably(process_file(hub), json.dumps(asdict(own)).encode())
+    write_atomic(process_file(hub), json.dumps(asdict(own)).encode())
 
 
 def start(hub: Path, address: str = DEFAULT_ADDRESS) -> Process:

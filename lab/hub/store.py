@@ -16,8 +16,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from lab.durable import sync_directory, sync_tree, write_atomic
 from lab.errors import LabError
-from lab.hub.durable import sync_directory, sync_tree, write_durably
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,7 +142,7 @@ def set_branch(models: Path, model_id: str, branch: str, commit: str) -> None:
     path = place / "branches.json"
     content = json.loads(path.read_text()) if path.exists() else {}
     content[branch] = commit
-    write_durably(path, json.dumps(content, indent=1, sort_keys=True).encode())
+    write_atomic(path, json.dumps(content, indent=1, sort_keys=True).encode())
 
 
 def revision(models: Path, model_id: str, name: str) -> Revision:
@@ -176,4 +176,4 @@ def _read_hashes(directory: Path) -> tuple[StoredFile, ...]:
 
 def _write_hashes(directory: Path, files: tuple[StoredFile, ...]) -> None:
     content = json.dumps([asdict(file) for file in files], indent=1)
-    write_durably(_hashes_file(directory), content.encode())
+    write_atomic(_hashes_file(directory), content.encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lab.hub.durable import write_durably
+from lab.durable import write_atomic
 from pyinfra_deploy.runtime.stub_wheel import stub_wheel_bytes, stub_wheel_name
 
 if TYPE_CHECKING:
@@ -21,6 +21,6 @@ def write_stub_wheels(directory: Path) -> list[Path]:
         path = directory / stub_wheel_name(version)
         content = stub_wheel_bytes(version)
         if not path.is_file() or path.read_bytes() != content:
-            write_durably(path, content)
+            write_atomic(path, content)
         written.append(path)
     return written

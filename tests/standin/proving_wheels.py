@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.hub.durable import write_durably
+from lab.durable import write_atomic
 from tests.standin import proving
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def publish(directory: Path) -> list[Path]:
     for name, content in found.items():
         path = directory / name
         if not path.is_file() or path.read_bytes() != content:
-            write_durably(path, content)
+            write_atomic(path, content)
     return [directory / name for name in found]
 
 

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.hub.durable import write_durably
+from lab.durable import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +76,7 @@ def publish(wheels: Path) -> None:
     path = wheels / WHEEL_NAME
     content = wheel_bytes()
     if not path.is_file() or path.read_bytes() != content:
-        write_durably(path, content)
+        write_atomic(path, content)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab import durable
 from lab.errors import LabError
-from lab.hub import durable, store
+from lab.hub import store
 from lab.hub.places import models_directory
 from tests.fakes.lab_hub import FILES, MODEL, SHARD, make_directory
 
@@ -89,7 +90,7 @@ def test_a_failed_write_leaves_no_temporary_file(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        durable.write_durably(tmp_path / "file", b"content")
+        durable.write_atomic(tmp_path / "file", b"content")
     assert list(tmp_path.iterdir()) == []
 
 
