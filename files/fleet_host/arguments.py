@@ -31,13 +31,14 @@ COMMAND_LINE = ("config", "uds")
 
 
 def review(request: dict[str, Any]) -> dict[str, Any]:
-    """`release review` {engine, id, runtime, arguments, advice} ->
+    """`release review` {engine, id, runtime, arguments, advice, unknown_accepted} ->
     {known, version, count, warnings, flags, before}.
 
     arguments: what config.yaml will say, as JSON. advice: argument -> what to write instead, for
-    names of which the control side knows that they are gone. known: the release is there already,
-    with its verdict: nothing was read. flags, before {version, flags}: only when the engine's
-    present release has another runtime, to tell what differs. HostError for what is wrong.
+    names of which the control side knows that they are gone. unknown_accepted: names that are not
+    in the source are left to the parser, which sees plugins' arguments too. known: the release is
+    there already, with its verdict: nothing was read. flags, before {version, flags}: only when the
+    engine's present release has another runtime, to tell what differs. HostError for what is wrong.
     """
     name, identity = engine.name_of(request), engine.name_of(request, "id")
     given = request.get("arguments")
@@ -55,13 +56,14 @@ def review(request: dict[str, Any]) -> dict[str, Any]:
     wrong = flag_check.wrong_arguments(
         {**arguments, **dict.fromkeys(COMMAND_LINE, "x")}, flags, fields.text_map(request, "advice")
     )
-    if wrong:
-        raise _refusal(name, read["version"], wrong)
+    left = [one for one in wrong if one.unknown and request.get("unknown_accepted") is True]
+    if refused := [one for one in wrong if one not in left]:
+        raise _refusal(name, read["version"], refused)
     answer |= {"version": read["version"], "count": len(flags)}
     answer["warnings"] = [
         f"{key}: vLLM {read['version']} says: {text}"
         for key, text in flag_check.deprecated_arguments(arguments, flags)
-    ]
+    ] + [f"{one} Accepted; vLLM's own parser decides." for one in left]
     before = _flags_of_present(name, runtime)
     return {**answer, "flags": flags, "before": before} if before is not None else answer
 

@@ -15,6 +15,7 @@ from typing import Any
 
 # As near as max-num-seq is to max-num-seqs, or guided-decoding to structured-outputs is not.
 NEAR = 0.7
+NO_SUCH = "is not an argument of this vLLM."
 # 16384, 16k, 25.6K, 1e-3, -1.
 NUMBERS = {
     "int": re.compile(r"[+-]?\d[\d_]*(\.\d+)?[kKmMgGtT]?|auto|None|"),
@@ -29,6 +30,8 @@ class Wrong:
     key: str
     why: str
     fix: str
+    # Of the name, not of the value: what a plugin adds looks like this.
+    unknown: bool = False
 
     def __str__(self) -> str:
         return f"{self.key}: {self.why} {self.fix}"
@@ -94,7 +97,7 @@ def spellings(flags: dict[str, dict[str, Any]]) -> list[str]:
 def _unknown(key: str, flags: dict[str, dict[str, Any]], advice: dict[str, str]) -> Wrong:
     base = key.split(".", 1)[0]
     if base in advice:
-        return Wrong(key, "is not an argument of this vLLM.", advice[base])
+        return Wrong(key, NO_SUCH, advice[base])
     positive = base.removeprefix("no-")
     if base != positive and owner_of(positive, flags) is not None:
         return Wrong(
@@ -112,11 +115,12 @@ def _unknown(key: str, flags: dict[str, dict[str, Any]], advice: dict[str, str])
         )
     near = difflib.get_close_matches(base, known, 3, NEAR)
     if near:
-        return Wrong(key, "is not an argument of this vLLM.", f"Nearest: {', '.join(near)}.")
+        return Wrong(key, NO_SUCH, f"Nearest: {', '.join(near)}.", unknown=True)
     return Wrong(
         key,
         "is not an argument of this vLLM, and no name of it is near.",
         "Look in its help: fleet runtime flags.",
+        unknown=True,
     )
 
 

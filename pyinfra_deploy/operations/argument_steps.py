@@ -3,6 +3,7 @@ and says what an upgrade changes."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -10,6 +11,7 @@ from packaging.version import Version
 from pyinfra import logger
 
 from pyinfra_deploy.operations.calling import answer_of
+from pyinfra_deploy.planning.acceptance import is_accepted
 from pyinfra_deploy.planning.compatibility_arguments import gone_advice
 from pyinfra_deploy.planning.flag_difference import difference, in_few_lines
 
@@ -37,6 +39,12 @@ def arguments_reviewed(state: State, host: Host, plan: HostPlan, identity: str) 
             "runtime": plan.release.runtime.path,
             "arguments": yaml.safe_load(plan.release.configuration),
             "advice": gone_advice(settings.engine.args, Version(settings.runtime.vllm)),
+            "unknown_accepted": is_accepted(
+                plan.host,
+                "compat.argument-misspelt",
+                settings.accept_findings,
+                datetime.now(UTC).date(),
+            ),
         },
         settings.llm_root,
     )

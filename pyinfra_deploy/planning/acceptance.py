@@ -39,6 +39,17 @@ def accept(
     )
 
 
+def is_accepted(
+    host: str, identifier: str, accepted: Iterable[AcceptedFinding], today: datetime.date
+) -> bool:
+    """Whether a refusal of this kind is accepted for a host today."""
+    return any(
+        one.id == identifier and one.until >= today and _is_acceptable(identifier)
+        for one in accepted
+        if not one.hosts or _matches(host, one)
+    )
+
+
 def _matches(host: str, one: AcceptedFinding) -> bool:
     return any(fnmatchcase(host, pattern) for pattern in one.hosts)
 

@@ -175,21 +175,39 @@ def put_source(runtime: Path, **changes: tuple[str, str]) -> None:
         path.write_text(text.replace(old, new) if old else text)
 
 
-def review(host: ArgumentHost, identity: str, runtime: str, **args: Any) -> dict[str, Any]:
+def review(
+    host: ArgumentHost, identity: str, runtime: str, args: dict[str, Any], accepted: bool = False
+) -> dict[str, Any]:
     return arguments.review(
         {"engine": "main", "id": identity, "runtime": str(host.llm_root / "runtimes" / runtime),
-         "arguments": args, "advice": {"swap-space": "Remove the line."}}
+         "arguments": args, "advice": {"swap-space": "Remove the line."},
+         "unknown_accepted": accepted}
     )  # fmt: skip
+
+
+def test_an_unknown_name_that_is_accepted_is_left_to_the_parser(
+    argument_host: ArgumentHost,
+) -> None:
+    host = argument_host
+    put_source(host.llm_root / "runtimes/vllm")
+    answer = review(host, "r1", "vllm", {"of-a-plugin": 5}, accepted=True)
+    (warning,) = answer["warnings"]
+    assert warning.startswith("of-a-plugin: is not an argument of this vLLM")
+    assert warning.endswith("Accepted; vLLM's own parser decides.")
+    # What is known to be gone, or is wrong in its value, is no plugin's.
+    for args in ({"swap-space": 4}, {"level": "middle"}, {"max-model-len": True}):
+        with pytest.raises(HostError):
+            review(host, "r1", "vllm", args, accepted=True)
 
 
 def test_the_source_is_read_before_a_release_is_staged(argument_host: ArgumentHost) -> None:
     host = argument_host
     put_source(host.llm_root / "runtimes/vllm")
-    answer = review(host, "r1", "vllm", **{"max-model-len": 5, "old": 1})
+    answer = review(host, "r1", "vllm", {"max-model-len": 5, "old": 1})
     assert (answer["known"], answer["count"], answer.get("before")) == (False, 29, None)
     assert answer["warnings"] == ["old: vLLM None says: [DEPRECATED] Use new."]
     with pytest.raises(HostError) as caught:
-        review(host, "r1", "vllm", **{"swap-space": 4, "max-model-lem": 5})
+        review(host, "r1", "vllm", {"swap-space": 4, "max-model-lem": 5})
     assert "swap-space, and 1 more below" in caught.value.what
     assert "Remove the line." in caught.value.fix
     assert "Nearest: max-model-len" in caught.value.detail[1]
@@ -200,7 +218,7 @@ def test_a_release_whose_verdict_is_kept_is_not_read_again(argument_host: Argume
     host = argument_host
     stage(host, "r1")
     go(host, "r1")
-    assert review(host, "r1", "vllm", **{"swap-space": 4})["known"] is True
+    assert review(host, "r1", "vllm", {"swap-space": 4})["known"] is True
 
 
 def test_an_upgrade_brings_the_arguments_of_both(argument_host: ArgumentHost) -> None:
@@ -209,18 +227,18 @@ def test_an_upgrade_brings_the_arguments_of_both(argument_host: ArgumentHost) ->
     put_source(host.llm_root / "runtimes/newer", engine=('"--loose"', '"--lax"'))
     stage(host, "r1")
     go(host, "r1")
-    answer = review(host, "r2", "newer", **{"max-model-len": 5})
+    answer = review(host, "r2", "newer", {"max-model-len": 5})
     assert "loose" in answer["before"]["flags"]
     assert "lax" in answer["flags"]
     assert "loose" not in answer["flags"]
     # The same runtime again: nothing differs.
-    assert review(host, "r3", "vllm").get("before") is None
+    assert review(host, "r3", "vllm", {}).get("before") is None
 
 
 def test_a_source_that_cannot_be_read_is_told_and_refuses_nothing(
     argument_host: ArgumentHost,
 ) -> None:
-    answer = review(argument_host, "r1", "vllm", nonsense=1)
+    answer = review(argument_host, "r1", "vllm", {"nonsense": 1})
     assert "there is no package vllm in it" in answer["warnings"][0]
 
 

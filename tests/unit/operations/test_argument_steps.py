@@ -48,6 +48,7 @@ def test_the_host_gets_what_the_file_will_say_and_advice_on_what_is_gone(
     assert spec["arguments"]["max-model-len"] == 8192
     assert spec["arguments"]["served-model-name"] == "Qwen/Qwen3-32B"
     assert list(spec["advice"]) == ["swap-space"]
+    assert spec["unknown_accepted"] is False
 
 
 def test_an_upgrade_says_what_differs(
