@@ -139,7 +139,7 @@ def _terms(host: str, conda: Conda, facts: Mapping[str, Any]) -> Iterator[Findin
         elif has_terms(url) and url not in consent and seen.get("accepted") is not True:
             missing.append(url)
     if missing:
-        roots = ", ".join(facts.get("roots") or ()) or "not read"
+        roots = ", ".join(facts.get("roots") or ())
         yield Finding(
             "runtime.conda-terms",
             "refuse",
@@ -150,7 +150,7 @@ def _terms(host: str, conda: Conda, facts: Mapping[str, Any]) -> Iterator[Findin
             "take packages from conda-forge, which has none (runtime.conda.channels: "
             "[conda-forge], and a lock made from it); or read the terms and record who accepted "
             "them: runtime.conda.terms: {accepted_by: ..., accepted_on: ..., channels: [...]}",
-            evidence=f"no acceptance in {roots}",
+            evidence=f"no acceptance in {roots}" if roots else "the host's files were not read",
             source="docs/runtimes.md",
         )
 

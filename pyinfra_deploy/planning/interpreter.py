@@ -112,9 +112,10 @@ def interpreter_findings(
             "runtime.python",
             f"Python {runtime.python}, which {runtime.lock} is for, is neither on the host nor "
             "among its distribution's packages",
-            f'write runtime.python: "{packaged[0]}" with a lock for that version, install '
-            f"/usr/bin/python{runtime.python} on the host yourself, or write runtime.kind: conda, "
-            "which brings its own (docs/runtimes.md)",
+            f'write runtime.python: "{packaged[0]}" with a lock for that version (fleet runtime '
+            f"lock --vllm {runtime.vllm} --python {packaged[0]}), install /usr/bin/python"
+            f"{runtime.python} on the host yourself, or write runtime.kind: conda, which brings "
+            "its own (docs/runtimes.md)",
             evidence=seen,
         ),
     )

@@ -28,7 +28,9 @@ NGINX_USER = "www-data"
 # Triton compiles a small C launcher when an engine starts, so a CUDA host needs a compiler and
 # Python's headers ("Failed to find C compiler" otherwise).
 COMPILER_PACKAGES = ("gcc", "g++", "libc6-dev")
-# An installed Miniforge is about 500 MB, its installer and what it unpacks another 300.
+# Generous guesses, as conda's locks name no sizes: Python and its libraries with the packages they
+# are linked from, and Miniforge with what its installer unpacks.
+CONDA_FREE_BYTES = GIB
 MINIFORGE_FREE_BYTES = 2 * GIB
 TOKEN_CREDENTIAL = "hub-token"  # noqa: S105 - a file's name
 
@@ -194,7 +196,8 @@ def runtime_environment(
         settings, f"vLLM {runtime.vllm}", "runtimes", f"vllm-{runtime.vllm}", lock,
         python if conda is None else str(runtime.python), runtime.installer, uv,
         commands=["vllm"],
-        bytes_needed=room_bytes(lock, RUNTIME_FREE_BYTES[runtime.device] - GIB),
+        bytes_needed=room_bytes(lock, RUNTIME_FREE_BYTES[runtime.device] - GIB)
+        + (CONDA_FREE_BYTES if conda else 0),
         conda=conda_job(settings, conda, requirements(conda_lock)) if conda else None,
     )  # fmt: skip
 

@@ -53,6 +53,8 @@ def test_conda_brings_python_and_the_lock_installs_vllm() -> None:
         "channels": [FORGE],
         "terms": None,
     }
+    of_venv = wanted.runtime_environment(worlds.settings_with(), worlds.LOCK, None)
+    assert job["bytes_needed"] > of_venv.job["bytes_needed"]
     assert not any(name.startswith("python3.") for name in found.packages)
     assert not any("accept" in reason for reason in found.reasons())
 
