@@ -7,7 +7,6 @@ of the file system. A directory without that file is what a crash left, and is b
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -15,18 +14,23 @@ import os
 import re
 import subprocess
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import SCHEMA_VERSION, child, conda, durable, events, installer, layout, wheel_check
-from .environment_space import begin_unsynced, check_space, drop_doubtful_cache, end_unsynced
+from . import SCHEMA_VERSION, child, conda, durable, events, installer, layout, locking, wheel_check
+from .environment_space import (
+    begin_unsynced,
+    check_space,
+    drop_doubtful_cache,
+    end_unsynced,
+    full,
+)
 from .environment_spec import COMPLETE, Wanted, read_spec
 from .errors import HostError
 from .staging import free_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from .status import Progress
 
@@ -82,23 +86,13 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return found
 
 
-@contextmanager
-def held(path: Path) -> Iterator[None]:
+def held(path: Path) -> AbstractContextManager[None]:
     """Two jobs with different ids but one path exclude each other."""
-    lock = path.with_name(f".{path.name}.lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise HostError(
-                f"{path} is being built already",
-                f"another process holds {lock}.",
-                "Wait for it: 'systemctl list-units \"llm-environment@*\"' shows which job it is.",
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
+    return locking.held(
+        path.with_name(f".{path.name}.lock"),
+        f"{path} is being built already",
+        "Wait for it: 'systemctl list-units \"llm-environment@*\"' shows which job it is.",
+    )
 
 
 def check_parent(path: Path) -> None:
@@ -242,7 +236,8 @@ def make_venv(wanted: Wanted, progress: Progress, cache: Path, temporary: Path) 
     )
     if ended.returncode != 0 or ended.stalled:
         what = f"no environment could be made at {wanted.path}"
-        raise installer.failure(ended, what, wanted.masked, "venv")
+        no_room = full(what, [wanted.path.parent, cache], ended.tail)
+        raise no_room or installer.failure(ended, what, wanted.masked, "venv")
 
 
 def install(wanted: Wanted, progress: Progress, cache: Path, temporary: Path) -> None:
@@ -284,9 +279,10 @@ def install(wanted: Wanted, progress: Progress, cache: Path, temporary: Path) ->
     if ended.returncode != 0 or ended.stalled:
         what = f"the packages of {wanted.path} could not be installed"
         failure = installer.failure(ended, what, wanted.masked, wanted.installer)
+        no_room = full(what, [wanted.path.parent, cache], failure.detail)
         place = wanted.sources.wheelhouse
-        if place is None or ended.stalled or child.says_no_space(ended.tail):
-            raise failure
+        if no_room is not None or place is None or ended.stalled:
+            raise no_room or failure
         raise wheel_check.explain(place, wanted.requirements, failure.detail, what) or failure
 
 

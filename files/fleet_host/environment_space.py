@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING, Protocol
 
-from . import durable, layout
+from . import child, durable, layout
 from .errors import HostError
 from .staging import free_bytes
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNSYNCED = ".unsynced"
+# Less than one file of a package may want.
+FULL_BYTES = 8 << 20
 
 
 class Sized(Protocol):
@@ -48,6 +50,26 @@ def check_space(wanted: Sized, cache: Path, cache_bytes_needed: int = 0) -> None
                 "an old runtime that no release uses ('fleet runtime list' shows them), then start "
                 "again.",
             )
+
+
+def full(what: str, places: list[Path], tail: list[str]) -> HostError | None:
+    """The error of a program that failed because a disk is full; None when none is.
+
+    Its output may not say so: `python -m venv` hides that of the pip that it starts.
+    """
+    free = {place: free_bytes(place) for place in places if place.is_dir()}
+    tight = [place for place, size_bytes in free.items() if size_bytes < FULL_BYTES]
+    if not tight and not child.says_no_space(tail):
+        return None
+    place = tight[0] if tight else min(free, key=lambda one: free[one])
+    return HostError(
+        what,
+        f"no space is left on the disk: {free[place] / 1e6:.0f} MB are free on the file system of "
+        f"{place}.",
+        f"Free space there ('df -h {place}' and 'df -i {place}'), then start again: nothing "
+        "half-built counts, and what has been unpacked is used again.",
+        tail,
+    )
 
 
 def uv_cache(beside: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html.parser
 import json
 import netrc
@@ -126,6 +127,17 @@ def links_of_page(text: str, url: str) -> list[Link]:
     return links
 
 
+def _local_sha256(link: Link) -> str | None:
+    """Of a file of a directory, which has no page that says it."""
+    if not link.url.startswith("file:"):
+        return None
+    digest = hashlib.sha256()
+    with Path(unquote(urlsplit(link.url).path)).open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
 def links_of_directory(directory: Path) -> list[Link]:
     return [
         Link(path.name, path.as_uri(), None, path.stat().st_size)
@@ -144,17 +156,21 @@ class Finder:
     def find(self, file: str, sha256: str) -> list[Link]:
         """Where the wheel is, the best place first: those whose page names the hash. HostError when
         no source can be asked, or none has it."""
-        found, failures = [], []
+        found: list[Link] = []
+        failures: list[str] = []
         for page in self._places(normalised(file.split("-")[0])):
             try:
                 links = self._links(page)
             except (OSError, ValueError) as error:
                 failures.append(f"{masked(page)}: {reason(error)}")
                 continue
-            found += [link for link in links if link.file == file and link.sha256 == sha256]
-            found += [link for link in links if link.file == file and link.sha256 is None]
-            if found:
-                return sorted(found, key=lambda link: link.sha256 is None)
+            same = [link for link in links if link.file == file]
+            certain = [link for link in same if (link.sha256 or _local_sha256(link)) == sha256]
+            if certain:
+                return [*certain, *found]
+            found += [link for link in same if link.sha256 is None]
+        if found:
+            return found
         raise _nowhere(file, sha256, failures, [*self._pages])
 
     def _places(self, name: str) -> Iterator[str]:

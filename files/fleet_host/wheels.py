@@ -10,7 +10,6 @@ DIRECTORY/index.html, simple/, SHA256SUMS   see wheel_pages.py
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import http.client
 import os
@@ -19,13 +18,12 @@ import shutil
 import time
 import urllib.error
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from . import durable, fields, pip_configuration, wheel_pages
+from . import durable, fields, locking, pip_configuration, wheel_pages
 from .errors import HostError, SpecError
 from .installer import Sources
 from .staging import free_bytes
@@ -33,7 +31,7 @@ from .status import Progress
 from .wheel_links import Finder, Link, Reader, masked, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 
 KEYS = {"directory", "wheels", "index_url", "extra_index_urls", "find_links", "remove_others"}
@@ -133,23 +131,13 @@ class Told(Progress):
             self.log(f"  {done / 1e9:.2f} of {total / 1e9:.2f} GB, {rate / 1e6:.0f} MB/s")
 
 
-@contextmanager
-def held(directory: Path) -> Iterator[None]:
+def held(directory: Path) -> AbstractContextManager[None]:
     """One download into a directory at a time."""
-    path = directory / ".incoming" / ".lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise HostError(
-                f"wheels are being downloaded into {directory} already",
-                f"another process holds {path}.",
-                "Wait for it, then run it again: it finds them there.",
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
+    return locking.held(
+        directory / ".incoming" / ".lock",
+        f"wheels are being downloaded into {directory} already",
+        "Wait for it, then run it again: it finds them there.",
+    )
 
 
 def fill(wish: Wish, progress: Progress) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from tests.fakes.job_systemd import systemd
 from tests.fakes.nvml import nvml, nvml_library
 from tests.fakes.proof_host import proof_host
 from tests.fakes.pull_world import world
+from tests.fakes.wheel_index import index
 
 __all__ = [
     "argument_host",
@@ -16,6 +17,7 @@ __all__ = [
     "conda_world",
     "driver_host",
     "host",
+    "index",
     "nvml",
     "nvml_library",
     "proof_host",
