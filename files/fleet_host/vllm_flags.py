@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 SERVE = "vllm.entrypoints.cli.serve"
 DEPRECATED = re.compile(
-    r"\[?DEPRECATED\b|\(Deprecated\)|\bis deprecated|\bwill be removed|^Deprecated|has been deprecated"
+    r"\[?DEPRECATED\b|\(Deprecated\)|^Deprecated|"
+    r"\bis deprecated|\bhas been deprecated|\bwill be removed"
 )
 
 
