@@ -10,23 +10,20 @@ models/.incoming/OWNER--NAME/REVISION/
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import SCHEMA_VERSION, durable
+from . import SCHEMA_VERSION, durable, locking
 from .client import PARTIAL
-from .errors import HostError
 from .integrity import Stat, Verdict, extra_files, record_path, stat_of
 from .listing import FileEntry, Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 SAVE_INTERVAL_SECONDS = 5.0
 
@@ -61,25 +58,15 @@ def places(target: Path, model_id: str, revision: str) -> Places:
     return Places(target / name / revision, target / ".incoming" / name / revision)
 
 
-@contextmanager
-def held(place: Places) -> Iterator[None]:
+def held(place: Places) -> AbstractContextManager[None]:
     """Hold the model: two clients with different HOMEs both write into one directory."""
     durable.make_directories(place.staging)
     durable.make_directories(place.final.parent)
-    path = place.staging.with_name(f".{place.staging.name}.lock")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise HostError(
-                f"{place.final} is being pulled already",
-                f"another process holds {path}.",
-                "Wait for it: 'systemctl list-units \"llm-pull@*\"' shows which job it is.",
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
+    return locking.held(
+        place.staging.with_name(f".{place.staging.name}.lock"),
+        f"{place.final} is being pulled already",
+        "Wait for it: 'systemctl list-units \"llm-pull@*\"' shows which job it is.",
+    )
 
 
 def write_lock(place: Places, origin: dict[str, Any], listing: Listing) -> None:
