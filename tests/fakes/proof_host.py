@@ -22,7 +22,11 @@ cd "$FAKE_UNIT" || exit 1
 echo "$*" >> calls
 case $1 in
 restart)
-    rm -f proof-status
+    if [ -e proof-pid ] && [ ! -e proof-status ]; then
+        kill -9 "-$(cat proof-pid)"
+        while [ ! -e proof-status ]; do sleep 0.01; done
+    fi
+    rm -f proof-status proof-pid
     cat /proc/sys/kernel/random/uuid > proof-invocation
     [ -e no-runtime ] && { echo 203 > proof-status; exit 0; }
     mkdir -p "$FLEET_RUN_ROOT/llm-proof/main"

@@ -188,6 +188,9 @@ def test_units_are_hardened() -> None:
         "llm-golive@main.service",
         "llm-pull@main.service",
         "llm-environment@main.service",
+        "llm-proof@main.service",
+        "llm-watch@main.service",
+        "llm-log@main.service",
     }
     assert {name: figure for name, figure in figures.items() if figure > 2.0} == {}
 

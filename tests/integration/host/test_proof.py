@@ -6,6 +6,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -262,3 +265,37 @@ def test_without_the_setting_nothing_is_proven(proof_host: ProofHost) -> None:
     golive.run(proof_host.golive_spec("r1", proof=None), Progress(None))
     assert proof_host.proofs() == 0
     assert proof_host.linked("current") == "r1"
+
+
+RUN_GOLIVE = (
+    "import json, sys; from fleet_host import golive; from fleet_host.status import Progress; "
+    "golive.run(json.load(sys.stdin), Progress(None))"
+)
+
+
+def test_a_go_live_that_is_killed_while_it_proves_is_mended_by_the_next(
+    proof_host: ProofHost,
+) -> None:
+    stage(proof_host, "r1", {**GOOD, "import": {"vllm": "hang"}})
+    stage(proof_host, "r2", GOOD)
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN_GOLIVE], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdin is not None
+    spec = proof_host.golive_spec("r1", proof=proof_host.proof_spec())
+    process.stdin.write(json.dumps(spec).encode())
+    process.stdin.close()
+    verdict = proof_host.root / "run/llm-proof/main/verdict.json"
+    deadline = time.monotonic() + 30
+    while not verdict.exists() or json.loads(verdict.read_text())["step"] != "import vllm":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert (proof_host.home / "candidate").is_symlink()
+    left = int((proof_host.unit / "proof-pid").read_text())
+    go(proof_host, "r2")
+    assert proof_host.linked("current") == "r2"
+    assert not (proof_host.home / "candidate").exists()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(left, 0)

@@ -13,11 +13,14 @@ import zipapp
 from typing import TYPE_CHECKING
 
 import pytest
-from fleet_host import engine, golive, release, watch
+from fleet_host import engine, golive, release, stamp, watch
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 from fleet_host.watch_state import State
 
+from pyinfra_deploy.deploys.artefacts import units_of
+from pyinfra_deploy.planning import engine_care, host_care
+from pyinfra_deploy.settings.schema import Settings
 from tests.fakes.engine_host import FILES
 
 if TYPE_CHECKING:
@@ -174,3 +177,23 @@ def test_a_new_program_is_gone_on_with_in_the_same_process(
     assert process.poll() is None
     process.terminate()
     assert process.wait(timeout=30) == 0
+
+
+def test_control_side_and_host_agree_on_configuration_and_stamp(host: FakeHost) -> None:
+    """Were they different, every deploy would start the watch anew."""
+    settings = Settings.model_validate({"engine": {"watch": {"interval_seconds": 7}}})
+    text = engine_care.configurations(settings)[engine_care.WATCH]
+    assert text is not None
+    unit = units_of(settings)["llm-watch@.service"].content
+    for path, content in (
+        (engine_care.configuration_path(engine_care.WATCH, "main"), text),
+        ("/etc/systemd/system/llm-watch@.service", unit),
+        ("/run/llm-watch-main/x", ""),
+    ):
+        file = host.root / path.removeprefix("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    assert watch.read_configuration("main") == watch.Configuration(7, 60, None)
+    stamp.write("llm-watch-main", watch.configuration_path("main"), "llm-watch@")
+    written = (host.root / "run/llm-watch-main/started").read_text()
+    assert written == host_care.started_with(unit, text)

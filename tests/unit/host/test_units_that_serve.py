@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jinja2
 import pytest
+from fleet_host import start_time
 
 TEMPLATES = Path(__file__).parents[3] / "templates" / "units"
 
@@ -142,3 +143,32 @@ def test_a_killed_go_live_leaves_no_drain_flag() -> None:
     text = render("llm-golive@.service")
     assert values(text, "ExecStopPost") == ["/srv/llm/bin/fleet-host engine undrain %i"]
     assert values(text, "CapabilityBoundingSet") == [""]
+
+
+def test_an_engine_that_keeps_dying_ends_failed_and_is_not_mistaken_for_one_that_loads() -> None:
+    text = render("llm-engine@.service")
+    assert values(text, "Restart") == ["on-failure"]
+    interval, burst = (int(values(text, f"StartLimit{key}")[0]) for key in ("IntervalSec", "Burst"))
+    # Each try takes RestartSec and its loading: the limit has to be within reach of ten minutes.
+    assert burst * (int(values(text, "RestartSec")[0]) + 600) < interval
+    # Type=exec: this is of the exec alone, whatever the loading takes.
+    assert values(text, "TimeoutStartSec") == ["120"]
+
+
+@pytest.mark.parametrize(("name", "writable"), [("watch", ["/srv/llm/state"]), ("log", [])])
+def test_what_runs_beside_the_engine_has_no_power_but_its_task_s(
+    name: str, writable: list[str]
+) -> None:
+    text = render(f"llm-{name}@.service")
+    assert values(text, "ReadWritePaths") == writable
+    assert values(text, "CapabilityBoundingSet") == [""]
+    assert values(text, "PrivateNetwork") == ["yes"]
+    assert values(text, "Restart") == ["always"]
+    assert values(text, "RuntimeDirectory") == [f"llm-{name}-%i"]
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "seconds"), [(0, 1800), (30, 1800), (90, 1800), (235, 3250), (700, 7900)]
+)
+def test_how_long_a_start_may_take(gigabytes: int, seconds: int) -> None:
+    assert start_time.seconds_for(gigabytes * 10**9) == seconds
