@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +20,6 @@ from tests.fakes.conda_world import system_python
 from tests.standin import conda_channel
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.fakes.conda_world import CondaWorld
 
 
@@ -146,30 +146,62 @@ def test_a_line_without_a_hash_is_refused_before_anything_is_run(conda_world: Co
 
 PLACES = ("download", "link", "fetch", "done")
 KILLS = int(os.environ.get("FLEET_KILLS", "2"))
+SEED = int(os.environ.get("FLEET_SEED", time.time_ns() % 1_000_000))
+
+
+def built_in_a_child(world: CondaWorld) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            environment.run(world.spec(), Progress(None))
+        finally:
+            os._exit(0)
+    return child
+
+
+def kill_all_of_it(world: CondaWorld, child: int) -> None:
+    """kill -9 of the job and of what it runs, as when its unit is killed (KillMode=control-group):
+    of every process that names this test's own directory."""
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    own = str(world.root).encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if own in (process / "cmdline").read_bytes() and int(process.name) != os.getpid():
+                os.kill(int(process.name), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it has ended, or is another's
+
+
+def assert_mended(world: CondaWorld) -> None:
+    world.switch()
+    world.build()
+    assert world.works()
+    assert world.build()["state"] == "present"
+    assert not list((world.root / "llm/runtimes").glob(".conda*"))
 
 
 @pytest.mark.parametrize("number", range(KILLS))
 def test_kill_in_the_middle_of_conda_and_run_again(conda_world: CondaWorld, number: int) -> None:
-    """kill -9 of the job and of conda, as when the unit is killed (KillMode=control-group)."""
     conda_world.switch(hangs_at=PLACES[number % len(PLACES)])
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()
-            environment.run(conda_world.spec(), Progress(None))
-        finally:
-            os._exit(1)
-    marker = conda_world.prefix / "standin.hangs"
-    wait_for(marker)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.kill(int(marker.read_text()), signal.SIGKILL)
+    child = built_in_a_child(conda_world)
+    wait_for(conda_world.prefix / "standin.hangs")
+    kill_all_of_it(conda_world, child)
     assert environment.read_record(conda_world.path) is None
-    conda_world.switch()
-    assert conda_world.build()["state"] == "built"
-    assert conda_world.works()
-    assert conda_world.build()["state"] == "present"
-    assert not list((conda_world.root / "llm/runtimes").glob(".conda*"))
+    assert_mended(conda_world)
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_kill_at_any_moment_and_run_again(conda_world: CondaWorld, number: int) -> None:
+    """FLEET_SEED repeats the moments of a run."""
+    moment = random.Random(SEED + number).uniform(0.0, 2.0)  # noqa: S311 - not a secret
+    print(f"kill {number} of FLEET_SEED={SEED}: after {moment:.2f} s")
+    child = built_in_a_child(conda_world)
+    time.sleep(moment)
+    kill_all_of_it(conda_world, child)
+    record = environment.read_record(conda_world.path)
+    assert record is None or conda_world.works()
+    assert_mended(conda_world)
 
 
 def wait_for(marker: Path) -> None:
