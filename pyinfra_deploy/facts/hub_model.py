@@ -10,9 +10,10 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pyinfra_deploy.facts.model_documents import ModelDocuments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,20 +26,6 @@ LISTING = "listing.json"
 TIMEOUT_SECONDS = 15.0
 # config.json is kilobytes; an index of 1000 shards with 200,000 tensors is 20 MB.
 MOST_BYTES = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class ModelDocuments:
-    """config, index: parsed JSON, or the text where it is none; listing: file path -> bytes.
-
-    problem: why something could not be had, empty when all was. source: where it came from.
-    """
-
-    config: Any = None
-    index: Any = None
-    listing: Mapping[str, int] | None = None
-    problem: str = ""
-    source: str = ""
 
 
 def read_directory(directory: Path) -> ModelDocuments:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pyinfra_deploy.facts.hub_model import ModelDocuments
+    from pyinfra_deploy.facts.model_documents import ModelDocuments
     from pyinfra_deploy.settings.schema import Model, Settings
 
 
@@ -30,9 +30,7 @@ def model_of_directory(directory: Path) -> KnownModel:
 
 
 def _known(documents: ModelDocuments) -> KnownModel:
-    return KnownModel(
-        documents.config, documents.index, documents.listing, documents.problem, documents.source
-    )
+    return KnownModel(**vars(documents))
 
 
 def model_is_on_host(settings: Settings, snapshot: Mapping[str, Any] | None) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pyinfra_deploy.facts.model_documents import ModelDocuments
 from pyinfra_deploy.planning import compatibility
 from pyinfra_deploy.planning.acceptance import accept
 from pyinfra_deploy.planning.config_fields import parse_json
@@ -42,18 +43,9 @@ SEVERITIES = ("refuse", "warn", "note")
 
 
 @dataclass(frozen=True)
-class KnownModel:
-    """What is known of the model before it is pulled: parsed JSON, or the text where it is none.
-
-    listing: path -> bytes. problem: why something is missing. One object serves all hosts of a
-    model, so that its index of a hundred thousand tensors is gone through once.
-    """
-
-    config: object = None
-    index: object = None
-    listing: Mapping[str, int] | None = None
-    problem: str = ""
-    source: str = ""
+class KnownModel(ModelDocuments):
+    """A model's documents, read. One object serves all hosts of a model, so that its index of a
+    hundred thousand tensors is gone through once."""
 
     @cached_property
     def bytes(self) -> int | None:

@@ -22,9 +22,10 @@ PACKAGE = "pyinfra_deploy"
 RANKS = {"settings": 0, "keys": 1, "facts": 1, "planning": 1, "operations": 2, "deploys": 3,
          "rollout": 4, "runbooks": 4}  # fmt: skip
 COMMANDS = 5
-# Of one rank, who may import whom nevertheless: decisions are about a host's hardware, whose shape
-# is where it is read.
-BESIDE = {("planning", "facts"): {f"{PACKAGE}.facts.hardware"}}
+# Of one rank, who may import whom nevertheless: decisions are about a host's hardware and a model's
+# documents, whose shapes are where they are read.
+SHAPES = {f"{PACKAGE}.facts.hardware", f"{PACKAGE}.facts.model_documents"}
+BESIDE = {("planning", "facts"): SHAPES}
 
 # All that deciding needs: nothing here opens a file, a socket or a process, or tells the time.
 PURE = {
@@ -84,7 +85,9 @@ def test_imports_go_down() -> None:
 
 def test_deciding_does_no_io() -> None:
     wrong = []
-    for path in python_files(f"{PACKAGE}/planning", f"{PACKAGE}/facts/hardware.py"):
+    for path in python_files(
+        f"{PACKAGE}/planning", *(f"{name.replace('.', '/')}.py" for name in SHAPES)
+    ):
         extra = READS_ITS_OWN_FILES.get(path.relative_to(ROOT).as_posix(), set())
         wrong += [
             f"{where(path, one.line)} imports {one.name}"
@@ -92,7 +95,7 @@ def test_deciding_does_no_io() -> None:
             if one.runtime
             and one.name.split(".")[0] not in PURE | extra
             and not one.name.startswith((f"{PACKAGE}.planning", f"{PACKAGE}.settings"))
-            and one.name not in (PACKAGE, f"{PACKAGE}.facts", f"{PACKAGE}.facts.hardware")
+            and one.name not in {PACKAGE, f"{PACKAGE}.facts", *SHAPES}
         ]
         for node in () if extra else ast.walk(parsed(path)):
             if isinstance(node, ast.Call):
