@@ -84,7 +84,7 @@ def bmc_mode(host: str) -> str:
 
 def package(host: str, name: str, version: str, files: dict[str, tuple[str, str]]) -> str:
     """Build a package on the host; its path there. files: path -> (text, mode)."""
-    root = f"/root/packages/{name}"
+    root = f"/srv/packages/{name}"
     control = f"""\
 Package: {name}
 Version: {version}

@@ -102,7 +102,7 @@ def test_without_a_source_it_is_refused_and_nothing_changes(driver: Checkout) ->
 def test_a_run_that_is_killed_while_apt_works_leaves_the_job_to_the_host(
     driver: Checkout, say: Callable[[str], None]
 ) -> None:
-    care_host.add_source(HOST, f"/root/packages/{PACKAGE}.deb")
+    care_host.add_source(HOST, f"/srv/packages/{PACKAGE}.deb")
     before = boot_id()
     write(driver, **WANTED)
     running = driver.start()
