@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.hosts import host_state
+from tests.hosts import host_state, pyinfra_run
 from tests.hosts.lab_session import REAL, shell
+from tests.hosts.pyinfra_run import BIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("real_deploy")
 
@@ -100,6 +102,20 @@ def test_the_release_keeps_the_verdict_and_the_whole_help() -> None:
     assert "--max-model-len" in text
     assert shell(REAL, f"stat -c '%U %a' {RELEASE}/help.txt").split() == ["root", "644"]
     assert shell(REAL, f"systemctl is-active {UNIT} || true").strip() == "inactive"
+
+
+def test_help_and_arguments_are_fetched_to_the_control_machine(
+    runtime: str, tmp_path: Path
+) -> None:
+    name = runtime.rsplit("/", 1)[1]
+    done = pyinfra_run.run(
+        [str(BIN / "fleet"), "runtime", "flags", "lab", "--limit", REAL, "--into", str(tmp_path)]
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{name}: vLLM 0.32.0" in done.stdout
+    assert len(json.loads((tmp_path / f"{name}.flags.json").read_text())) == 316
+    text = (tmp_path / f"{name}.help.txt").read_text()
+    assert text == shell(REAL, f"cat {RELEASE}/help.txt")
 
 
 def test_a_name_that_this_vllm_does_not_know_is_refused_by_its_source(runtime: str) -> None:
