@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from . import child
 from .errors import HostError, SpecError
@@ -161,6 +162,7 @@ def environment(
         # No index and no directory of the host's own configuration beside it.
         kept = {name: value for name, value in kept.items() if not ELSEWHERE.match(name)}
         kept |= {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
+        kept |= reached_directly(sources.wheelhouse, kept)
     return {
         **kept,
         "HOME": str(cache / "home"),
@@ -175,6 +177,23 @@ def environment(
         "NO_COLOR": "1",
         "LANG": "C.UTF-8",
     }
+
+
+def reached_directly(place: str, environ: dict[str, str]) -> dict[str, str]:
+    """What makes the installers take plain HTTP from a place that the settings name.
+
+    pip ignores a page of another host than this without TLS unless the host is trusted; what comes
+    from it is trusted by its hashes alone. An address is one of the own network: no proxy has it.
+    """
+    parts = urlsplit(place)
+    if parts.scheme != "http" or parts.hostname is None:
+        return {}
+    found = {"PIP_TRUSTED_HOST": parts.netloc.rsplit("@", 1)[-1]}
+    if re.fullmatch(r"[0-9.]+|[0-9a-fA-F:]+", parts.hostname):
+        others = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+        direct = ",".join(filter(None, (others, parts.hostname)))
+        found |= {"no_proxy": direct, "NO_PROXY": direct}
+    return found
 
 
 def is_progress(line: str) -> bool:

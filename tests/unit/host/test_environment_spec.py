@@ -122,3 +122,39 @@ def test_pip_makes_the_same_promises() -> None:
     argv = installer.command("pip", None, Path("/e/bin/python"), [Path("l")], [])
     assert argv[:4] == ["/e/bin/python", "-m", "pip", "install"]
     assert argv[-4:] == ["--require-hashes", "--no-deps", "--only-binary", ":all:"]
+
+
+def test_from_a_wheelhouse_nothing_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "PIP_INDEX_URL",
+        "PIP_FIND_LINKS",
+        "UV_INDEX",
+        "UV_DEFAULT_INDEX",
+        "UV_FIND_LINKS",
+    ):
+        monkeypatch.setenv(name, "https://elsewhere.example")
+    monkeypatch.setenv("no_proxy", "10.0.0.9")
+    sources = read(
+        wheelhouse="http://10.0.0.5:8471/", index_url="https://index.example", find_links=["/x"]
+    ).sources
+    assert installer.index_lines(sources) == "--no-index\n--find-links http://10.0.0.5:8471/\n"
+    found = installer.environment(Path("/c"), Path("/t"), Path("/b"), sources)
+    assert "elsewhere" not in str(found)
+    assert (found["PIP_CONFIG_FILE"], found["UV_NO_CONFIG"]) == ("/dev/null", "1")
+    assert found["PIP_TRUSTED_HOST"] == "10.0.0.5:8471"
+    assert found["no_proxy"] == "10.0.0.9,10.0.0.5"
+
+
+@pytest.mark.parametrize("place", ["/srv/wheels", "https://files.example/wheels/"])
+def test_only_plain_http_needs_trust(place: str) -> None:
+    sources = read(wheelhouse=place).sources
+    found = installer.environment(Path("/c"), Path("/t"), Path("/b"), sources)
+    assert "PIP_TRUSTED_HOST" not in found
+
+
+def test_the_hashes_of_a_lock() -> None:
+    lock = "Alpha_x==1 \\\n    --hash=sha256:" + "a" * 64 + " \\\n    --hash=sha256:" + "b" * 64
+    assert installer.locked_hashes(lock + "\nbeta==2 --hash=sha256:" + "c" * 64 + "\n") == {
+        "alpha-x": ("1", ["a" * 64, "b" * 64]),
+        "beta": ("2", ["c" * 64]),
+    }
