@@ -128,7 +128,7 @@ def finish(process: Process, timeout_seconds: float = 10.0) -> tuple[str, int]:
     try:
         output, _ = process.communicate(timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
-        # Not waited for: nvidia-smi hangs unkillably when the driver does.
+        # Not waited for: what hangs in the kernel does not die.
         process.kill()
         raise OSError(f"no answer within {timeout_seconds:.0f} seconds") from None
     return output.decode("utf-8", "replace"), process.returncode
@@ -146,7 +146,6 @@ def start_commands(request: dict[str, Any]) -> dict[str, Any]:
         "--",
         *units,
     )
-    has_smi = os.path.exists("/usr/bin/nvidia-smi")
     driver = request["driver"]
     return {
         "policy": start("apt-cache", "policy", *driver) if driver else None,
@@ -154,7 +153,6 @@ def start_commands(request: dict[str, Any]) -> dict[str, Any]:
         "show": start(*show) if units else None,
         "systemd": start("systemctl", "--version"),
         "nginx": start("nginx", "-V"),
-        "gpus": start("/usr/bin/nvidia-smi", "-L") if has_smi else None,
     }
 
 
@@ -620,13 +618,6 @@ def memory_section() -> Json:
     }
 
 
-def gpus_section(commands: dict[str, Any]) -> Json:
-    if commands["gpus"] is None:
-        return {"nvidia_smi": False, "lines": []}
-    text, code = finish(commands["gpus"])
-    return {"nvidia_smi": True, "exit_code": code, "lines": text.splitlines()[:16]}
-
-
 # --- JSON without the json module, for python3-minimal
 
 
@@ -709,7 +700,6 @@ def collect(request: dict[str, Any]) -> dict[str, Json]:
         "driver": lambda: driver_section(request, commands),
         "drop_ins": drop_ins_section,
         "units": lambda: units_section(request, commands),
-        "gpus": lambda: gpus_section(commands),
     }
     return {"format": 1, **{name: guarded(section) for name, section in sections.items()}}
 

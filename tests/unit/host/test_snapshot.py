@@ -25,7 +25,7 @@ IN_PYTHON_MINIMAL = {
 }  # fmt: skip
 SECTIONS = {
     "os", "packages", "users", "files", "units", "sysctl", "disk", "state", "environments",
-    "models", "engines", "gateway", "listeners", "memory", "cpus", "gpus", "driver", "drop_ins",
+    "models", "engines", "gateway", "listeners", "memory", "cpus", "driver", "drop_ins",
 }  # fmt: skip
 
 
@@ -88,6 +88,12 @@ def test_it_imports_only_what_python3_minimal_has() -> None:
             imported.add(node.module or "")
     # json is tried; collections.abc and typing are for type checkers only.
     assert imported - {"json", "collections.abc", "typing"} <= IN_PYTHON_MINIMAL
+
+
+def test_it_asks_no_gpu() -> None:
+    """The collector does, and masks UUIDs where it is asked to; and a driver that hangs must not
+    hold up a converge that does not look at it."""
+    assert "nvidia-smi" not in SOURCE
 
 
 def test_without_the_json_module_it_answers_the_same(tmp_path: Path) -> None:
