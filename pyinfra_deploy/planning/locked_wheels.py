@@ -19,6 +19,8 @@ _ENTRY = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==\S+", re.MULTILINE)
 # Unpacked, with byte code: vLLM 0.32.0 for CPUs is 2.55 GB of 0.61 GB of wheels, measured; most of
 # CUDA's libraries unpack to twice their size, so that this is plenty for them.
 UNPACKED_FACTOR = 4.5
+# The environment itself, with pip in it.
+BARE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, order=True)
@@ -82,4 +84,4 @@ def download_bytes(text: str) -> int | None:
 def room_bytes(text: str, otherwise_bytes: int) -> int:
     """Bytes to have free for an environment of a lock; `otherwise_bytes` where it has no sizes."""
     size = download_bytes(text)
-    return otherwise_bytes if size is None else int(size * UNPACKED_FACTOR)
+    return otherwise_bytes if size is None else BARE_BYTES + int(size * UNPACKED_FACTOR)

@@ -153,7 +153,7 @@ def test_without_any_host_it_says_what_to_do(
 def test_what_cannot_be_pruned_fails_nothing(
     world: PyinfraWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    arguments = {"llm_root": ROOT, "keep_releases": 3, "keep_runtimes": 2}
+    arguments: dict[str, Any] = {"llm_root": ROOT, "keep_releases": 3, "keep_runtimes": 2}
     world.script.says("prune", refusal("could not be removed"))
     assert world.run(host_steps.prune, **arguments)
     assert "could not be removed" in caplog.text

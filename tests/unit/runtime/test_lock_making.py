@@ -65,7 +65,7 @@ def row(file: str, sha256: str = "a" * 64) -> dict[str, Any]:
 
 
 def test_a_package_with_its_source_only_is_refused_by_name() -> None:
-    packages = [
+    packages: list[dict[str, Any]] = [
         {"name": "alpha", "version": "1.0", "wheels": [row("alpha-1.0-py3-none-any.whl")]},
         {"name": "llguidance", "version": "1.7.6"},
         {"name": "Gamma", "version": "2", "wheels": [row("gamma-2-cp311-cp311-win32.whl")]},
