@@ -9,6 +9,7 @@ count for nothing and are removed by the next run.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import subprocess
 from contextlib import contextmanager
@@ -252,11 +253,13 @@ def listing(_request: dict[str, Any]) -> dict[str, Any]:
     """`runtime list` -> {runtimes: [...], releases: [...], cache_bytes, wheels_bytes, free_bytes}.
 
     A runtime: {name, state, size_bytes, seconds, built, python, vllm, used_by}. A release: {engine,
-    name, held, runtime, model, model_bytes, staged_at}.
+    name, held, runtime, model, model_bytes, staged_at, live_at, live_seconds}: when it last went
+    live and how long that took.
     """
     root = layout.llm_root()
     cache = environment_space.uv_cache(root / "runtimes")
     wheels = list(root.glob("wheels/*.whl"))
+    lived = went_live()
     everything = releases()
     rows = []
     for path in runtimes():
@@ -279,14 +282,33 @@ def listing(_request: dict[str, Any]) -> dict[str, Any]:
         )
     return {
         "runtimes": rows,
-        "releases": [_release_row(release) for release in everything],
+        "releases": [_release_row(release, lived) for release in everything],
         "cache_bytes": environment_space.unused_bytes(cache),
         "wheels_bytes": sum(path.stat().st_size for path in wheels),
         "free_bytes": _free_bytes(),
     }
 
 
-def _release_row(release: Release) -> dict[str, Any]:
+def went_live() -> dict[str, dict[str, Any]]:
+    """{ENGINE/RELEASE: the last event of its going live}."""
+    try:
+        lines = events.events_path().read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    found = {}
+    for line in lines:
+        if '"went live"' not in line:
+            continue
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # cut by a power cut; `events verify` tells
+        found[f"{event.get('engine')}/{event.get('release')}"] = event
+    return found
+
+
+def _release_row(release: Release, lived: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    event = lived.get(f"{release.engine}/{release.name}", {})
     link = release.path / "model"
     model = link.readlink() if link.is_symlink() else None
     record = durable.read_json(model.with_name(f"{model.name}.json")) if model else None
@@ -299,4 +321,6 @@ def _release_row(release: Release) -> dict[str, Any]:
         "model": f"{model.parent.name}/{model.name}" if model else None,
         "model_bytes": sum(sizes) or None,
         "staged_at": int(release.staged_at),
+        "live_at": event.get("when"),
+        "live_seconds": event.get("seconds"),
     }

@@ -103,10 +103,13 @@ def report(host: str, answer: Mapping[str, Any]) -> list[str]:
         name = f"{row['engine']}/{row['name']}"
         mark = "  (next to go)" if name in doomed.get("releases", ()) else ""
         held = f" [{row['held']}]" if row["held"] else ""
+        live = ", never live"
+        if row.get("live_at"):
+            live = f", live {row['live_at']} after {_duration(row.get('live_seconds'))}"
         lines.append(
             f"  release {name}{held}: runtime {row['runtime']} "
             f"({_size(sizes.get(row['runtime']))}), model {row['model']} "
-            f"({_size(row['model_bytes'])}){mark}"
+            f"({_size(row['model_bytes'])}){live}{mark}"
         )
     return lines
 

@@ -232,14 +232,14 @@ def test_a_tampered_wheel_is_refused_by_name_and_the_engine_serves_on(
     forget_environments(SECOND)
     three.write(SECOND, runtime={"wheelhouse": {"path": "/srv/wheels"}, "find_links": []})
     wheel = "/srv/wheels/vllm-0.32.0+standin-py3-none-any.whl"
-    shell(SECOND, f"cp {wheel} /root/good.whl; printf X | dd of={wheel} bs=1 seek=200 conv=notrunc")
-    expected = shell(SECOND, "sha256sum /root/good.whl").split()[0]
+    shell(SECOND, f"cp {wheel} /srv/good.whl; printf X | dd of={wheel} bs=1 seek=200 conv=notrunc")
+    expected = shell(SECOND, "sha256sum /srv/good.whl").split()[0]
     found = shell(SECOND, f"sha256sum {wheel}").split()[0]
     ran = three.deploy()
     assert SECOND in ran.failed
     ran.said("vllm-0.32.0+standin-py3-none-any.whl", expected, found, "fleet runtime wheelhouse")
     assert host_state.invocations(SECOND) == before
-    shell(SECOND, f"cp /root/good.whl {wheel}")
+    shell(SECOND, f"cp /srv/good.whl {wheel}")
     three.deploy().done()
 
 

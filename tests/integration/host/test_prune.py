@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import durable, environment, prune
+from fleet_host import durable, environment, events, prune
 from fleet_host.environment_spec import COMPLETE
 
 if TYPE_CHECKING:
@@ -225,6 +225,10 @@ def test_the_list_says_size_time_and_user(host: Host) -> None:
     (host.root / "models/owner--name").mkdir(parents=True)
     record = {"files": [{"path": "a", "size": 5}, {"path": "b", "size": 6}]}
     (host.root / "models/owner--name/master.json").write_text(json.dumps(record))
+    for seconds in (9.0, 7.5):
+        events.record("went live", engine="main", release="r5", seconds=seconds)
+    with events.events_path().open("a") as torn:
+        torn.write('{"what": "went live", "eng')
     answer = prune.listing({})
     rows = {row["name"]: row for row in answer["runtimes"]}
     assert (rows["vllm-5"]["size_bytes"], rows["vllm-5"]["seconds"]) == (10_000, 2.5)
@@ -233,4 +237,5 @@ def test_the_list_says_size_time_and_user(host: Host) -> None:
     release = {row["name"]: row for row in answer["releases"]}["r5"]
     assert release["held"] == "current"
     assert release["model_bytes"] == 11
+    assert release["live_seconds"] == 7.5
     assert release["model"] == "owner--name/master"

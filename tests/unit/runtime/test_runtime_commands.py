@@ -67,7 +67,8 @@ ANSWER: dict[str, Any] = {
     ],
     "releases": [
         {"engine": "main", "name": "r2", "held": "current", "runtime": "vllm-2",
-         "model": "o--n/master", "model_bytes": 235e9},
+         "model": "o--n/master", "model_bytes": 235e9,
+         "live_at": "2026-11-30T11:00:00Z", "live_seconds": 754.2},
         {"engine": "main", "name": "r1", "held": "", "runtime": "gone", "model": None,
          "model_bytes": None},
     ],
@@ -82,8 +83,9 @@ def test_the_list_shows_size_time_user_and_what_goes_next() -> None:
         "  runtime vllm-2: 9.00 GB, built in 312 s on 2026-11-30T10:00:00Z, used by main/r2",
         "  runtime vllm-1: 8.00 GB, built in a time not recorded, used by no release  (next to go)",
         "  runtime vllm-0: never completed  (next to go)",
-        "  release main/r2 [current]: runtime vllm-2 (9.00 GB), model o--n/master (235.00 GB)",
-        "  release main/r1: runtime gone (size not known), model None (size not known)"
+        "  release main/r2 [current]: runtime vllm-2 (9.00 GB), model o--n/master (235.00 GB),"
+        " live 2026-11-30T11:00:00Z after 754 s",
+        "  release main/r1: runtime gone (size not known), model None (size not known), never live"
         "  (next to go)",
     ]
 
