@@ -18,6 +18,7 @@ from . import child, conda_consent, durable
 from .errors import HostError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from .conda_spec import Conda
@@ -31,9 +32,16 @@ PROBE = "import json, ssl, ctypes, sys; print(json.dumps(list(sys.version_info[:
 
 
 def create(
-    conda: Conda, prefix: Path, python: str, progress: Progress, cache: Path, temporary: Path
+    conda: Conda,
+    prefix: Path,
+    python: str,
+    progress: Progress,
+    cache: Path,
+    temporary: Path,
+    waiting: Callable[[], None],
 ) -> tuple[str, dict[str, Any]]:
     """Make the prefix; (its Python's version, what the record keeps of it). python: "3.12".
+    waiting: called often while it takes its time.
 
     `conda create --yes` deletes an environment that is there, and without --yes it exits 0 having
     done nothing: so there must be nothing, and afterwards all has to be there.
@@ -57,7 +65,8 @@ def create(
     before = conda_consent.settle(conda, env, progress)
     durable.remove_tree(packages)
     try:
-        _run(conda, prefix, env, progress, temporary)
+        waiting()
+        _run(conda, prefix, env, progress, temporary, waiting)
     finally:
         durable.remove_tree(packages)
     _refuse_silent_acceptance(conda, env, before)
@@ -88,7 +97,12 @@ def check_program(conda: Conda, home: Path) -> str:
 
 
 def _run(
-    conda: Conda, prefix: Path, env: dict[str, str], progress: Progress, temporary: Path
+    conda: Conda,
+    prefix: Path,
+    env: dict[str, str],
+    progress: Progress,
+    temporary: Path,
+    waiting: Callable[[], None],
 ) -> None:
     lock = temporary / "conda-lock.txt"
     durable.write_file(lock, conda.lock, mode=0o600)
@@ -99,6 +113,7 @@ def _run(
     progress.phase("conda", total=total, unit="packages", message=f"conda create -p {prefix}")
 
     def poll() -> object:
+        waiting()
         done = sum(1 for _ in prefix.glob("conda-meta/*.json"))
         progress.advance(min(done, total))
         return done, sum(1 for _ in prefix.parent.glob(f"{PACKAGES}{prefix.name}/*"))

@@ -17,7 +17,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import SCHEMA_VERSION, child, conda, durable, events, installer, layout, locking, wheel_check
+from . import (
+    SCHEMA_VERSION,
+    child,
+    conda,
+    durable,
+    events,
+    installer,
+    layout,
+    locking,
+    wheel_check,
+    wheels_wanted,
+)
 from .environment_space import (
     begin_unsynced,
     check_space,
@@ -132,7 +143,7 @@ def build(wanted: Wanted, progress: Progress) -> dict[str, Any]:
         else:
             python_version, made = conda.create(
                 wanted.conda, wanted.path, wanted.python.name.removeprefix("python"),
-                progress, cache, temporary,
+                progress, cache, temporary, wheels_wanted.reminder(wanted.sources.wheelhouse),
             )  # fmt: skip
             of_conda = {"conda": made}
         install(wanted, progress, cache, temporary)
