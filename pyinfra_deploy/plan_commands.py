@@ -77,8 +77,6 @@ def _plan(arguments: argparse.Namespace) -> int:
     with _without_collector(), tempfile.TemporaryDirectory(prefix="fleet-plan-") as scratch:
         directory, not_read, printed = _facts(fleet, hosts, arguments.facts, Path(scratch))
         known = [fleet.hosts[host] for host in hosts if host not in not_read]
-        for host in known[:1]:
-            _model(fleet, host.settings, arguments.model_config)  # before the shares: read once
         found = in_shares(lambda host: _host(fleet, host, directory, arguments.model_config), known)
     if arguments.json:
         print(json.dumps(_document(found, not_read), indent=2))

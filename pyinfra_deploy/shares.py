@@ -24,8 +24,10 @@ def in_shares(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Res
     raises it.
     """
     number = max(1, min(len(os.sched_getaffinity(0)), len(items) // LEAST_IN_A_SHARE))
+    # The first one before the others: what it reads for all of them (tables, templates, the model)
+    # is then there in each forked process.
+    first, items = [work(item) for item in items[:1]], items[1:]
     shares = [items[start::number] for start in range(number)]
-    # Forked: what was read before (settings, tables, the model) is there without being read again.
     context = multiprocessing.get_context("fork")
     answers = []
     for share in shares[1:]:
@@ -37,7 +39,7 @@ def in_shares(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Res
     done = [[work(item) for item in shares[0]]]
     for share, answer in zip(shares[1:], answers, strict=True):
         done.append(_received(answer) or [work(item) for item in share])
-    return [done[at % number][at // number] for at in range(len(items))]
+    return first + [done[at % number][at // number] for at in range(len(items))]
 
 
 def _answer(work: Callable[[Item], Result], share: Sequence[Item], there: Connection) -> None:

@@ -34,6 +34,7 @@ _CLOCK_LISTS = re.compile(r"<supported_clocks>.*?</supported_clocks>", re.DOTALL
 _PROCESS_NAME = re.compile(r"<process_name>(.*?)</process_name>", re.DOTALL)
 # XML 1.0 has no way to write these (https://www.w3.org/TR/xml/#charsets).
 _NO_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_REASONS = ("clocks_event_reasons/", "clocks_throttle_reasons/")
 _REASON = re.compile(r"clocks_(?:event|throttle)_reasons/clocks_(?:event|throttle)_reason_(.+)")
 _WINDOWS_MODELS = ("WDDM", "TCC", "MCDM")
 
@@ -315,7 +316,7 @@ def _uncorrected(read: _Reader, period: str) -> int | None:
 def _throttle_reasons(read: _Reader) -> tuple[str, ...]:
     active = []
     for path in read.leaves:
-        match = _REASON.match(path)
+        match = _REASON.match(path) if path.startswith(_REASONS) else None
         if match and read.flag("Active", "Not Active", path):
             active.append(match.group(1))
     return tuple(active)

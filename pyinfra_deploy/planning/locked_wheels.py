@@ -67,6 +67,7 @@ def entries_without_wheel(text: str) -> tuple[str, ...]:
     return tuple(name for name in _ENTRY.findall(text) if normalised(name) not in named)
 
 
+@cache
 def download_bytes(text: str) -> int | None:
     """Bytes of all wheels of a lock; None when it does not say all of them."""
     wheels = wheels_of_lock(text)
