@@ -33,6 +33,8 @@ Parsed = TypeVar("Parsed")
 BMC = "/dev/ipmi"
 SMI_CONF = "/etc/nvidia/nvidia-smi.conf"
 PERSISTENCED = "/usr/bin/nvidia-persistenced"
+# Where these are the failure, that there is no module to read is the same one.
+_WITHOUT_MODULE = ("not-installed", "no-library", "no-driver")
 _PYTHON = re.compile(r"/bin/python3\.\d+$")
 
 
@@ -265,7 +267,10 @@ def _with_host_facts(outputs: _Outputs, values: dict[str, Any]) -> tuple[Gpu, ..
     gpus: tuple[Gpu, ...] = values["gpus"]
     found = outputs.parsed(raw.SMI_TOPOLOGY, topology.parse_topology)
     if values["failure"] is not None and found is None:
-        for name in (raw.SMI_TOPOLOGY, raw.SMI_VERSION):
+        gone = [raw.SMI_TOPOLOGY, raw.SMI_VERSION]
+        if values["failure"].kind in _WITHOUT_MODULE:
+            gone += [raw.MODULE_LOADED, raw.MODULE_INSTALLED]
+        for name in gone:
             outputs.unread.pop(name, None)
     if found is not None and gpus and len(found.links) != len(gpus):
         outputs.note(
