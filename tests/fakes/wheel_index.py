@@ -23,14 +23,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def wheel_bytes(name: str, version: str = "1.0", size_bytes: int = 1000) -> bytes:
+UPLOADED = "2026-01-01T00:00:00Z"
+
+
+def wheel_bytes(
+    name: str, version: str = "1.0", size_bytes: int = 1000, needs: tuple[str, ...] = ()
+) -> bytes:
     """A wheel of one module. Its content does not compress, so that it has about that size."""
+    requires = "".join(f"Requires-Dist: {one}\n" for one in needs)
     info = f"{name}-{version}.dist-info"
     filler = hashlib.shake_256(name.encode()).digest(size_bytes).hex()[:size_bytes]
     files = {
         f"{name}/__init__.py": f"NAME = {name!r}\n".encode(),
         f"{name}/data.txt": filler.encode(),
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/METADATA": (
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
+        ).encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\n"
         b"Tag: py3-none-any\n",
     }
@@ -58,15 +66,23 @@ class Index:
     cut_after: dict[str, int] = field(default_factory=dict)
     hold: dict[str, threading.Event] = field(default_factory=dict)
     with_hashes: bool = True
+    # When a file was uploaded, where it matters: UPLOADED otherwise.
+    uploaded: dict[str, str] = field(default_factory=dict)
     as_json: bool = False
     url: str = ""
     # What is served where it differs from what the pages say: a tampered file.
     changed: dict[str, bytes] = field(default_factory=dict)
 
-    def add(self, name: str, version: str = "1.0", size_bytes: int = 1000) -> str:
+    def add(
+        self,
+        name: str,
+        version: str = "1.0",
+        size_bytes: int = 1000,
+        needs: tuple[str, ...] = (),
+    ) -> str:
         """Serve a wheel; its file name."""
         file = f"{name}-{version}-py3-none-any.whl"
-        self.files[file] = wheel_bytes(name, version, size_bytes)
+        self.files[file] = wheel_bytes(name, version, size_bytes, needs)
         return file
 
     def rows(self, *, sizes: bool = True) -> list[dict[str, Any]]:
@@ -99,10 +115,12 @@ class Index:
                     "url": f"../../files/{row['file']}",
                     "hashes": {"sha256": row["sha256"]} if self.with_hashes else {},
                     "size": row["size_bytes"],
+                    "upload-time": self.uploaded.get(row["file"], UPLOADED),
                 }
                 for row in found
             ]
-            return json.dumps({"files": files}), "application/vnd.pypi.simple.v1+json"
+            document = {"meta": {"api-version": "1.1"}, "name": name, "files": files}
+            return json.dumps(document), "application/vnd.pypi.simple.v1+json"
         anchors = []
         for row in found:
             fragment = f"#sha256={row['sha256']}" if self.with_hashes else ""
@@ -124,6 +142,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._file(rest)
         else:
             self._send(404, b"no", "text/plain")
+
+    def do_HEAD(self) -> None:
+        """uv asks whether it may read parts; it may not, and reads the whole."""
+        content = self.index.files.get(self.path.rsplit("/", 1)[-1])
+        self.send_response(404 if content is None else 200)
+        self.send_header("Content-Length", str(len(content or b"")))
+        self.end_headers()
 
     def _file(self, file: str) -> None:
         content = self.index.changed.get(file, self.index.files[file])

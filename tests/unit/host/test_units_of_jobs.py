@@ -17,7 +17,7 @@ def render(kind: str) -> str:
     return template.render(llm_root="/srv/llm", users={"build": "llm-build"})
 
 
-@pytest.mark.parametrize("kind", ["environment", "pull"])
+@pytest.mark.parametrize("kind", ["environment", "pull", "wheels"])
 def test_the_unit_runs_its_own_kind_as_the_build_user_without_restarts(kind: str) -> None:
     lines = render(kind).splitlines()
     assert f"ExecStart=/srv/llm/bin/fleet-host job run {kind} %i" in lines
@@ -35,3 +35,13 @@ def test_each_unit_may_write_only_what_it_makes() -> None:
 
     assert writable("pull") == ["-/srv/llm/models"]
     assert writable("environment") == ["-/srv/llm/runtimes", "-/srv/llm/tools"]
+    assert writable("wheels") == ["-/srv/llm/wheels"]
+
+
+def test_the_server_of_wheels_lets_nobody_through_by_itself_and_writes_nothing() -> None:
+    lines = render("serve").splitlines()
+    assert "IPAddressDeny=any" in lines
+    assert not any(line.startswith(("IPAddressAllow", "ReadWritePaths")) for line in lines)
+    assert "ExecStart=/srv/llm/bin/fleet-host job run serve %i" in lines
+    for line in ("User=llm-build", "Restart=no", "ProtectSystem=strict", "CapabilityBoundingSet="):
+        assert line in lines

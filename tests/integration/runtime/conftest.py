@@ -1,0 +1,3 @@
+from tests.fakes.wheel_index import index
+
+__all__ = ["index"]
