@@ -28,8 +28,9 @@ UNIT = "llm-driver@.service"
 STALL_SECONDS = 1800.0
 CALL_SECONDS = 60.0
 STOP_SECONDS = 900.0
-# The first call after a boot without persistence mode initialises every card.
-SETTLE_SECONDS = 180.0
+# The first call after a boot without persistence mode initialises every card; udev may still be
+# loading the module when the first login works.
+SETTLE_SECONDS, LOAD_SECONDS = 180.0, 60.0
 LOCK_WAIT = ["-o", "DPkg::Lock::Timeout=600"]
 ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
@@ -64,7 +65,8 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         refuse_side_effects(missing)
     before = module_on_disk()
     refuse_second_reboot(before, missing)
-    ran = engine.unit_state(unit)["ActiveState"] not in ("inactive", "failed")
+    # Not engine.unit_state: a host that gets its first driver has no unit of an engine yet.
+    ran = systemctl.show(unit, ["ActiveState"])["ActiveState"] not in ("", "inactive", "failed")
     try:
         if wish is not None:
             golive.drain(wish, golive.read_ground(wish, progress), progress)
@@ -283,13 +285,14 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     """
     wanted = fields.text(request, "module")
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    deadline = time.monotonic() + SETTLE_SECONDS
+    began = time.monotonic()
     while True:
         try:
             answer = programs.output_of(command, CALL_SECONDS, FIXES)
             break
         except HostError as error:
-            if loaded_module() is not None and time.monotonic() < deadline:
+            patience = LOAD_SECONDS if loaded_module() is None else SETTLE_SECONDS
+            if time.monotonic() - began < patience:
                 time.sleep(2)
                 continue
             raise HostError(

@@ -1,7 +1,8 @@
 """Stand-ins for apt, dpkg, modinfo, nvidia-smi and systemctl, for the job that installs a driver.
 
 State, in a directory: candidates and installed (JSON, package -> version), held (names), disk and
-loaded (versions of the kernel module, empty for none), unit (the engine's ActiveState), calls. What
+loaded (versions of the kernel module, empty for none), unit (the engine's ActiveState), load (its LoadState),
+calls. What
 a test puts there: removes (package that the installation would remove), fails (apt-get install
 ends with 100), offline (apt-get update does), dies (the job's process is killed by its apt-get),
 answers (what nvidia-smi says in place of the loaded version).
@@ -110,7 +111,7 @@ elif name == "systemctl":
     words = [word for word in plain]
     if words[0] == "show":
         wanted = [word for word in sys.argv if word.startswith("--property=")][0][11:].split(",")
-        values = {"LoadState": "loaded", "ActiveState": read("unit") or "inactive"}
+        values = {"LoadState": read("load") or "loaded", "ActiveState": read("unit") or "inactive"}
         for key in wanted:
             print(key + "=" + values.get(key, ""))
         sys.exit()

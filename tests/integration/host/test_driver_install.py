@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ def refused(host: DriverHost, **more: Any) -> HostError:
 
 
 def test_a_bare_host_gets_it_held_and_owes_a_reboot(driver_host: DriverHost) -> None:
+    driver_host.says("load", "not-found")  # there is no unit of an engine yet
     found = run(driver_host)
     boot_id = found.pop("boot_id")
     assert found == {
@@ -184,7 +186,17 @@ def test_the_reboot_is_asked_for_once_a_boot(
     assert "Secure Boot" in error.fix
 
 
-def test_the_end_is_an_answer_of_nvidia_smi_with_that_version(driver_host: DriverHost) -> None:
+def test_a_module_that_is_still_being_loaded_is_waited_for(
+    driver_host: DriverHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _seconds: driver_host.loads("590.10"))
+    assert driver.verify({"module": "590.10"})["gpus"] == 2
+
+
+def test_the_end_is_an_answer_of_nvidia_smi_with_that_version(
+    driver_host: DriverHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "LOAD_SECONDS", 0.0)
     unit = driver_host.root / "etc/systemd/system" / driver.UNIT
     unit.write_text("[Service]\n")
     with pytest.raises(HostError, match="installed and does not work"):
