@@ -35,6 +35,7 @@ from .environment_space import (
     drop_doubtful_cache,
     end_unsynced,
     full,
+    present_share,
 )
 from .environment_spec import COMPLETE, Wanted, read_spec
 from .errors import HostError
@@ -131,7 +132,9 @@ def build(wanted: Wanted, progress: Progress) -> dict[str, Any]:
         durable.remove_tree(wanted.path)
     if drop_doubtful_cache(wanted.path.parent):
         progress.log("removed uv's cache: a build was under way at a power cut")
-    check_space(wanted, cache, wanted.cache_bytes_needed)
+    sizes = wanted.wheel_bytes if wanted.installer == "uv" else {}
+    present = present_share(wanted.path.parent, wanted.packages, sizes)
+    check_space(wanted, cache, wanted.cache_bytes_needed, present)
     begin_unsynced(wanted.path)
     durable.remove_tree(temporary)
     durable.make_directories(temporary, mode=0o700)

@@ -6,6 +6,7 @@ import stat
 from typing import TYPE_CHECKING, Protocol
 
 from . import child, durable, layout
+from .environment_spec import COMPLETE
 from .errors import HostError
 from .staging import free_bytes
 
@@ -28,14 +29,18 @@ class Sized(Protocol):
     def bytes_needed(self) -> int: ...
 
 
-def check_space(wanted: Sized, cache: Path, cache_bytes_needed: int = 0) -> None:
+def check_space(
+    wanted: Sized, cache: Path, cache_bytes_needed: int = 0, present: float = 0.0
+) -> None:
     """HostError with path, needed and free bytes when a file system has too little.
 
-    What an earlier, interrupted run has unpacked into uv's cache is not needed again.
+    present: the share that is on the disk already. What an earlier, interrupted run has unpacked
+    into uv's cache is not needed again either.
     """
     durable.make_directories(cache, mode=0o755)
     beside = wanted.path.parent
-    needed = max(0, wanted.bytes_needed - unused_bytes(uv_cache(beside)))
+    needed = int(wanted.bytes_needed * (1 - present))
+    needed = max(0, needed - unused_bytes(uv_cache(beside)))
     places = {beside: needed, cache: cache_bytes_needed}
     if beside.stat().st_dev == cache.stat().st_dev:
         places = {beside: needed + cache_bytes_needed}
@@ -50,6 +55,23 @@ def check_space(wanted: Sized, cache: Path, cache_bytes_needed: int = 0) -> None
                 "an old runtime that no release uses ('fleet runtime list' shows them), then start "
                 "again.",
             )
+
+
+def present_share(beside: Path, packages: dict[str, str], wheel_bytes: dict[str, int]) -> float:
+    """The share of an environment, by the sizes of its wheels, that other environments have in the
+    same version: uv links these files from its cache, and they take no room again."""
+    total = sum(wheel_bytes.values())
+    if not total or not uv_cache(beside).is_dir():
+        return 0.0
+    present: set[tuple[str, str]] = set()
+    for path in beside.glob(f"*/{COMPLETE}"):
+        record = durable.read_json(path) or {}
+        if record.get("installer") == "uv":
+            present |= set((record.get("versions") or {}).items())
+    shared = sum(
+        size for name, size in wheel_bytes.items() if (name, packages.get(name)) in present
+    )
+    return shared / total
 
 
 def full(what: str, places: list[Path], tail: list[str]) -> HostError | None:

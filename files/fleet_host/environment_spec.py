@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ COMPLETE = ".fleet-complete.json"
 PARENTS = ("runtimes", "tools")
 KEYS = {"path", "python", "requirements", "installer", "uv", "index_url", "extra_index_urls"}
 KEYS |= {"find_links", "pip_args", "files", "expect", "commands", "bytes_needed", "conda"}
-KEYS |= {"cache_bytes_needed", "wheelhouse"}
+KEYS |= {"cache_bytes_needed", "wheelhouse", "wheel_bytes"}
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
@@ -38,6 +38,7 @@ class Wanted:
     commands: list[str]
     bytes_needed: int
     cache_bytes_needed: int = 0
+    wheel_bytes: dict[str, int] = field(default_factory=dict)
     conda: conda_spec.Conda | None = None
 
     def digest(self) -> str:
@@ -84,6 +85,7 @@ def read_spec(spec: dict[str, Any]) -> Wanted:
         problem = name_problem(relative)
         if problem or relative == COMPLETE:
             raise SpecError(f"file {relative!r} cannot be placed", f"it {problem}.", "Rename it.")
+    sizes = spec.get("wheel_bytes") or {}
     of_conda = spec.get("conda")
     directory = path / "bin" if of_conda is not None else Path("/usr/bin")
     return Wanted(
@@ -105,5 +107,6 @@ def read_spec(spec: dict[str, Any]) -> Wanted:
         commands=fields.texts(spec, "commands"),
         bytes_needed=fields.whole(spec, "bytes_needed", 0),
         cache_bytes_needed=fields.whole(spec, "cache_bytes_needed", 0),
+        wheel_bytes={name: fields.whole(sizes, name) for name in sizes},
         conda=conda_spec.read(of_conda) if of_conda is not None else None,
     )

@@ -68,18 +68,24 @@ def entries_without_wheel(text: str) -> tuple[str, ...]:
 
 
 @cache
-def download_bytes(text: str) -> int | None:
-    """Bytes of all wheels of a lock; None when it does not say all of them."""
+def sizes_of_projects(text: str) -> dict[str, int]:
+    """{normalised name: bytes of its wheel}; empty of a lock that does not say all of them. Of
+    several files of a project the largest: an installation takes one."""
+    sizes: dict[str, int] = {}
     wheels = wheels_of_lock(text)
     if not wheels or entries_without_wheel(text):
-        return None
-    largest: dict[str, int] = {}
+        return {}
     for wheel in wheels:
         if wheel.size_bytes is None:
-            return None
-        # Of several files of a project, an installation takes one.
-        largest[wheel.project] = max(largest.get(wheel.project, 0), wheel.size_bytes)
-    return sum(largest.values())
+            return {}
+        sizes[wheel.project] = max(sizes.get(wheel.project, 0), wheel.size_bytes)
+    return sizes
+
+
+def download_bytes(text: str) -> int | None:
+    """Bytes of all wheels of a lock; None when it does not say all of them."""
+    sizes = sizes_of_projects(text)
+    return sum(sizes.values()) if sizes else None
 
 
 def room_bytes(text: str, otherwise_bytes: int) -> int:

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning.conda_plan import conda_job, conda_root, miniforge_name
 from pyinfra_deploy.planning.interpreter import SUPPORTED, packaged_pythons
-from pyinfra_deploy.planning.locked_wheels import download_bytes, room_bytes, wheels_of_lock
+from pyinfra_deploy.planning.locked_wheels import (
+    download_bytes,
+    room_bytes,
+    sizes_of_projects,
+    wheels_of_lock,
+)
 from pyinfra_deploy.planning.preflight import GIB, RUNTIME_FREE_BYTES
 
 if TYPE_CHECKING:
@@ -254,6 +259,9 @@ def _environment(
         "commands": commands or [],
         "bytes_needed": bytes_needed,
     }
+    sizes = sizes_of_projects(lock)
+    if sizes:
+        job["wheel_bytes"] = sizes
     if installer == "pip":
         # pip keeps what it downloads, and unpacks it in a temporary directory.
         job["cache_bytes_needed"] = 2 * (download_bytes(lock) or 0)

@@ -197,6 +197,28 @@ def test_what_is_in_the_installers_cache_needs_no_room_again(root: Path) -> None
     assert environment_space.unused_bytes(cache) == 0
 
 
+def test_what_another_runtime_has_in_the_same_version_needs_no_room_again(
+    index: Index, root: Path, wheels: Path
+) -> None:
+    """As for an upgrade of vLLM that keeps its CUDA libraries."""
+    runtimes = root / "llm/runtimes"
+    sizes = {"alpha": 300, "beta": 600, "gamma-x": 100}
+    wanted = {"alpha": "1.0", "beta": "2.0", "gamma-x": "1.0"}
+    assert environment_space.present_share(runtimes, wanted, sizes) == 0.0
+    build(root, index, str(wheels))
+    assert environment_space.present_share(runtimes, wanted, sizes) == pytest.approx(0.4)
+    new: dict[str, Any] = {
+        "path": str(runtimes / "vllm-2"),
+        "bytes_needed": 10**15,
+        "wheel_bytes": sizes,
+    }
+    answer = build(root, index, str(wheels), **new)  # all of it is there in the same version
+    assert answer["state"] == "built"
+    found = [next((runtimes / name).glob("lib/*/site-packages/beta/data.txt"))
+             for name in ("vllm-1", "vllm-2")]  # fmt: skip
+    assert found[0].stat().st_ino == found[1].stat().st_ino
+
+
 @pytest.fixture
 def tight(tmp_path: Path) -> Iterator[Path]:
     yield from small_disk(tmp_path / "disk", 40 * 1024)

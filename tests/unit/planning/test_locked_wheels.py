@@ -56,6 +56,15 @@ def test_of_several_files_of_a_project_the_largest_counts() -> None:
     assert locked_wheels.download_bytes(lock + other.as_comment() + "\n") == 3000
 
 
+def test_the_job_says_the_size_of_each_wheel() -> None:
+    lock = f"alpha==1.0 \\\n    --hash=sha256:{'a' * 64}\n{ALPHA.as_comment()}\n"
+    settings = worlds.settings_with({"runtime": {"installer": "pip"}})
+    made = wanted.runtime_environment(settings, lock, None)
+    assert made.job["wheel_bytes"] == {"alpha": 1000}
+    assert made.job["cache_bytes_needed"] == 2000
+    assert "wheel_bytes" not in wanted.runtime_environment(settings, LOCK, None).job
+
+
 def runtime(wheelhouse: dict[str, Any], **more: Any) -> wanted.Environment:
     settings = worlds.settings_with({"runtime": {"wheelhouse": wheelhouse, **more}})
     return wanted.runtime_environment(settings, LOCK, "/srv/llm/tools/uv-1/bin/uv")
