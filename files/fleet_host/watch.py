@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
+COMPLETIONS = "/v1/completions"
 KILL_SECONDS = 60.0
 # What systemctl shows of an engine's age is monotonic, as CLOCK_MONOTONIC is (systemctl(1)).
 UNIT_PROPERTIES = ["ActiveState", "InvocationID", "ActiveEnterTimestampMonotonic"]
@@ -72,6 +73,7 @@ def read_configuration(name: str) -> Configuration:
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Look at every interval until SIGTERM."""
     name = engine.name_of(request)
+    began_with = program_identity()
     configuration = read_configuration(name)
     stop = threading.Event()
 
@@ -80,7 +82,6 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
     signal.signal(signal.SIGTERM, end)
     stamp.write(f"llm-watch-{name}", configuration_path(name), "llm-watch@")
-    began_with = program_identity()
     state = State()
     while not stop.wait(configuration.interval_seconds):
         if program_identity() != began_with:
@@ -171,19 +172,23 @@ def _others_at_work(name: str) -> bool:
 
 
 def _ask(name: str, socket: Path, answer_seconds: float) -> tuple[bool, str]:
-    """Whether it answered at all; an answer that is a refusal shows life too."""
+    """Whether it answered at all, and what was wrong. One token may well be an empty text (half of
+    a character), and a refusal shows life too: what an answer is worth is go-live's question."""
     release = engine.linked(name, "current")
     path = engine.release_directory(name, release or "") / "release.json"
     document = durable.read_json(path) if release else None
     model = document.get("served_model_name") if isinstance(document, dict) else None
-    wanted = probe.Probe("/v1/completions", str(model or ""), "1, 2, 3,", max_tokens=1)
+    body = {"model": model, "prompt": "1, 2, 3,", "max_tokens": 1, "temperature": 0}
     try:
-        probe.completion(socket, wanted, answer_seconds)
-    except probe.RejectedError:
-        return True, ""
+        status, answer = probe.request(socket, "POST", COMPLETIONS, body, answer_seconds)
     except probe.NotReadyError as error:
         return False, str(error)
-    return True, ""
+    if status < 500 and status not in (408, 429):
+        return True, ""
+    return (
+        False,
+        f"POST {COMPLETIONS} was answered {status}: {answer[:200].decode(errors='replace')}",
+    )
 
 
 def _metrics(socket: Path) -> str | None:

@@ -21,7 +21,7 @@ PROGRESS = re.compile(
     r"|kv_cache_usage_perc|gpu_cache_usage_perc)\S*) ([0-9.eE+-]+|NaN)$",
     re.MULTILINE,
 )
-ABORTED = 'finished_reason="abort"'
+IDLE = re.compile(r'finished_reason="abort"|_created\{')
 LOAD = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.M)
 
 
@@ -80,7 +80,7 @@ def progress_of(metrics: str | None) -> Progress:
     """From the text of /metrics; None: it was not answered."""
     if metrics is None:
         return Progress(None, None, deaf=True)
-    done = (match.groups() for match in PROGRESS.finditer(metrics) if ABORTED not in match[1])
+    done = (match.groups() for match in PROGRESS.finditer(metrics) if not IDLE.search(match[1]))
     counters = tuple(sorted((name, value) for name, value in done))
     loads = LOAD.findall(metrics)
     return Progress(counters or None, sum(float(value) for value in loads) if loads else None)

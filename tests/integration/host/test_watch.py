@@ -13,7 +13,7 @@ import zipapp
 from typing import TYPE_CHECKING
 
 import pytest
-from fleet_host import engine, golive, release, stamp, watch
+from fleet_host import engine, golive, health, release, stamp, watch
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 from fleet_host.watch_state import State
@@ -119,6 +119,19 @@ def test_an_engine_that_is_down_is_systemd_s_matter(serving: FakeHost) -> None:
     before = serving.calls()
     looks(6)
     assert serving.calls() == before
+
+
+@pytest.mark.parametrize(("behaviour", "alive"), [("empty", True), ("sick", False)])
+def test_an_empty_token_shows_life_and_an_error_of_the_server_does_not(
+    serving: FakeHost, behaviour: str, alive: bool
+) -> None:
+    """The real vLLM's one token is now and then half of a character."""
+    (serving.home / "releases/r1/config.yaml").write_text(json.dumps({"behave": behaviour}))
+    health.restart("llm-engine@main.service")
+    deadline = time.monotonic() + 30
+    while not engine.socket_path("main").exists():
+        assert time.monotonic() < deadline
+    assert looks(1).answered == alive
 
 
 def test_a_refusal_shows_life(serving: FakeHost) -> None:

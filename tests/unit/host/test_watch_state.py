@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 METRICS = """\
 # HELP vllm:generation_tokens_total Number of generation tokens processed.
 vllm:generation_tokens_total{{engine="0",model_name="m"}} {made}
+vllm:generation_tokens_created{{engine="0",model_name="m"}} 1.79e+09
 vllm:prompt_tokens_total{{engine="0",model_name="m"}} 300.0
 vllm:request_success_total{{engine="0",finished_reason="abort",model_name="m"}} {aborted}
 vllm:request_success_total{{engine="0",finished_reason="stop",model_name="m"}} 12.0
