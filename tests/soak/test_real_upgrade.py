@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.hosts.lab_session import DEBIAN12, shell
+from tests.hosts.lab_session import DEBIAN12, shell, wait_for
 from tests.hosts.mended import ROOT
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ ENGINE: dict[str, Any] = {
     "start_timeout_seconds": 900,
     "stall_timeout_seconds": 300,
     "proof": "required",
+    "watch": {"enabled": True, "interval_seconds": 5, "answer_seconds": 10},
 }
+UNIT = "llm-engine@main.service"
 
 pytestmark = pytest.mark.usefixtures("steady")
 
@@ -72,5 +74,19 @@ def test_upgrade_and_back_leave_both_runtimes_as_they_were(
         before[version] = digest(runtime_of(version))
     ran = checkout.deploy("--limit", DEBIAN12).done()
     assert ran.unchanged, ran.log
+    assert_a_hang_is_found(checkout)
     checkout.write()
     checkout.deploy("--limit", DEBIAN12).done()
+
+
+def assert_a_hang_is_found(checkout: Checkout) -> None:
+    """Its engine core stopped as a hung GPU stops it: the server still says that it is healthy."""
+    service = checkout.service(DEBIAN12)
+    invocation = f"systemctl show --value -p InvocationID {UNIT}"
+    started = shell(DEBIAN12, invocation)
+    state = "cat /run/llm-watch-main/state.json"
+    wait_for(lambda: json.loads(shell(DEBIAN12, state))["answered"], 120)
+    shell(DEBIAN12, "pkill -STOP -f '^VLLM::EngineCore'")
+    assert service.request("GET", "/health", key=None).status == 200
+    wait_for(lambda: shell(DEBIAN12, invocation) != started, 300)
+    service.wait(600)
