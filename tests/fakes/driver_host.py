@@ -1,11 +1,10 @@
 """Stand-ins for apt, dpkg, modinfo, nvidia-smi and systemctl, for the job that installs a driver.
 
 State, in a directory: candidates and installed (JSON, package -> version), held (names), disk and
-loaded (versions of the kernel module, empty for none), unit (the engine's ActiveState), load (its LoadState),
-calls. What
-a test puts there: removes (package that the installation would remove), fails (apt-get install
-ends with 100), offline (apt-get update does), dies (the job's process is killed by its apt-get),
-answers (what nvidia-smi says in place of the loaded version).
+loaded (versions of the kernel module, empty for none), unit and load (the engine's ActiveState and
+LoadState), calls. What a test puts there: removes (package that the installation would remove),
+fails (apt-get install ends with 100), offline (apt-get update does), dies (the job's process is
+killed by its apt-get), answers (what nvidia-smi says in place of the loaded version).
 """
 
 from __future__ import annotations

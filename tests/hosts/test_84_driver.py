@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lab import hosts
-from tests.hosts import care_host, host_state
+from tests.hosts import care_host, driver_package, host_state
+from tests.hosts.driver_package import PACKAGE, VERSION
 from tests.hosts.lab_session import DEBIAN12, shell, wait_for
 from tests.hosts.standin_inventory import SETTINGS
 
@@ -21,56 +22,13 @@ if TYPE_CHECKING:
     from tests.hosts.standin_inventory import Checkout
 
 HOST = DEBIAN12
-PACKAGE, VERSION = "nvidia-driver-lab", "590.10"
-SMI = f"""\
-#!/usr/bin/python3 -B
-import os, sys
-sys.path.insert(0, "/usr/lib/fleet-lab")
-from lab.standins import gpu_states, nvidia_smi
-loaded = os.path.exists("/run/{PACKAGE}/version")
-new = {{"driver": "{VERSION}", "cuda": "13.1"}} if loaded else gpu_states.STATES["no-driver"]
-gpu_states.STATES["installed"] = new
-nvidia_smi.current_state = lambda: "installed"
-sys.exit(nvidia_smi.main(sys.argv[1:]))
-"""
-MODINFO = f"""\
-#!/bin/sh
-[ "$*" = "-F version nvidia" ] && echo {VERSION}
-"""
-LINE = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Tue Sep 23 10:11:16 UTC 2025"
-# The module is loaded by a boot, as a real one after a driver of another version.
-UNIT = f"""\
-[Unit]
-Description=Stand-in for the boot that loads the new module
-DefaultDependencies=no
-After=fleet-lab-sysctls.service
-Before=sysinit.target
-
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/bin/sh -c 'mkdir -p /run/{PACKAGE} && echo "{LINE}" > /run/{PACKAGE}/version && \
-ln -sfn /run/{PACKAGE} /run/fleet-lab/driver/nvidia'
-"""
-FILES = {
-    "/usr/bin/nvidia-smi": (SMI, "0755"),
-    "/usr/local/sbin/modinfo": (MODINFO, "0755"),
-    f"/etc/systemd/system/{PACKAGE}.service": (UNIT, "0644"),
-    # Long enough for the run to be killed in the middle.
-    "/DEBIAN/postinst": (
-        "#!/bin/sh\nset -e\n"
-        f"ln -sf ../{PACKAGE}.service /etc/systemd/system/sysinit.target.wants/\nsleep 8\n",
-        "0755",
-    ),
-}
 WANTED = {"gpu_driver": "install", "gpu_driver_packages": [PACKAGE]}
 
 
 @pytest.fixture(scope="module")
 def driver(steady: Checkout) -> Iterator[Checkout]:
-    """A host that serves, with the lab's driver 580; the new one is built and nowhere in apt."""
+    """A host that serves, with the lab's driver 580; the new one is nowhere in apt."""
     hosts.gpu(HOST, "ok")
-    care_host.package(HOST, PACKAGE, f"{VERSION}-1", FILES)
     yield steady
     steady.write()
 
@@ -102,7 +60,7 @@ def test_without_a_source_it_is_refused_and_nothing_changes(driver: Checkout) ->
 def test_a_run_that_is_killed_while_apt_works_leaves_the_job_to_the_host(
     driver: Checkout, say: Callable[[str], None]
 ) -> None:
-    care_host.add_source(HOST, f"/srv/packages/{PACKAGE}.deb")
+    care_host.add_source(HOST, driver_package.build(HOST))
     before = boot_id()
     write(driver, **WANTED)
     running = driver.start()
