@@ -43,6 +43,8 @@ class Shared:
     server: Host | None = None
     has_runtime: bool = False
     passed_over: set[str] = field(default_factory=set)
+    # Why there are no wheels in this run; not tried again for each host that waits.
+    failed: HostRefused | None = None
 
 
 _runs: WeakKeyDictionary[State, Shared] = WeakKeyDictionary()
@@ -87,6 +89,8 @@ def _place(
     shared: Shared,
     renew: Callable[[], None],
 ) -> str:
+    if shared.failed is not None:
+        raise shared.failed
     directory = f"{llm_root}/wheels"
     for server in _servers(state, shared):
         address = address_of(server)
@@ -102,6 +106,7 @@ def _place(
             if server in state.active_hosts:
                 # Its own run has ended in the same words; another would fail in the same way.
                 refusal.what = f"{server.name} has no wheels to serve: {refusal.what}"
+                shared.failed = refusal
                 raise
             _pass_over(shared, server, f"{refusal.what}: {refusal.why}")
     raise HostRefused(

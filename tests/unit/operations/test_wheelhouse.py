@@ -135,9 +135,12 @@ def test_a_download_that_fails_is_told_on_the_host_that_waits(
 ) -> None:
     failed = {"state": "failed", "error": {"what": "the wheel x is not the one", "why": "hash"}}
     fleet.script.says("job status", failed, host="gpu01")
-    assert not build(fleet, "gpu02")
-    assert "gpu01 has no wheels to serve: the wheel x is not the one" in caplog.text
+    for host in ("gpu02", "gpu03", "gpu01"):
+        caplog.clear()
+        assert not build(fleet, host)
+        assert "gpu01 has no wheels to serve: the wheel x is not the one" in caplog.text
     assert started(fleet, "gpu02") == []
+    assert len(started(fleet, "gpu01")) == 1, "it was tried again for each host"
 
 
 def test_without_any_host_it_says_what_to_do(
