@@ -226,8 +226,15 @@ def check_gpus(torch: Any, planned: list[str], seen: dict[str, Any]) -> None:
     found = [_uuid_of(torch, index) for index in range(count)]
     seen["gpus"] = found
     wanted = [plain_uuid(uuid) for uuid in planned]
-    if found == wanted or not wanted:
+    if found and (found == wanted or not wanted):
         return
+    if not found:
+        raise HostError(
+            "torch sees no GPU in the engine's sandbox",
+            f"{len(wanted)} were planned: {', '.join(planned)}." if wanted else "There is none.",
+            "Compare with nvidia-smi -L on the host, and look at CUDA_VISIBLE_DEVICES in "
+            "engines/NAME/binding.env.",
+        )
     missing = [uuid for uuid in wanted if uuid not in found]
     foreign = [uuid for uuid in found if uuid not in wanted]
     if missing:

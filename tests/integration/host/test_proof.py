@@ -157,6 +157,18 @@ def test_what_is_wrong_is_said_and_nothing_starts(
     assert events_of(proof_host)[-1] == "proof failed"
 
 
+@pytest.mark.parametrize("planned", [UUIDS, []])
+def test_no_gpu_at_all_is_never_good(proof_host: ProofHost, planned: list[str]) -> None:
+    """Also where nobody has planned any: an empty list is no proof of nothing."""
+    stage(proof_host, "r1", {**GOOD, "uuids": []})
+    assert "torch sees no GPU" in refused(proof_host, "r1", gpus=planned).what
+
+
+def test_where_no_gpus_were_planned_those_that_are_seen_are_tried(proof_host: ProofHost) -> None:
+    stage(proof_host, "r1", {**GOOD, "wrong": ["cuda:1"]})
+    assert "GPU 1 of the engine computes wrongly" in refused(proof_host, "r1", gpus=[]).what
+
+
 def test_a_hang_ends_with_the_step_that_hangs(proof_host: ProofHost) -> None:
     stage(proof_host, "r1", {**GOOD, "import": {"vllm": "hang"}})
     error = refused(proof_host, "r1", timeout_seconds=1.5)
