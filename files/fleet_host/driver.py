@@ -10,6 +10,7 @@ module that does not load is not answered with one reboot after the other.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -77,6 +78,8 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
             install(missing, progress)
         held = hold()
     except BaseException:
+        with contextlib.suppress(HostError):
+            hold()  # what is still there, of which the holds were given up
         if ran and module_on_disk() == before:
             # Nothing has become another: what served can serve on.
             systemctl.call(["start", "--no-block", unit])

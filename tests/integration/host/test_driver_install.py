@@ -139,6 +139,18 @@ def test_a_failed_installation_lets_the_engine_serve_on(driver_host: DriverHost)
     assert driver_host.calls()[-1] == f"systemctl start {UNIT}"
 
 
+def test_a_failed_installation_holds_what_was_held(driver_host: DriverHost) -> None:
+    old = "nvidia-driver-535"
+    driver_host.says("installed", {old: "535.1.1-1"})
+    driver_host.says("disk", "535.1.1")
+    driver_host.says("held", old)
+    driver_host.says("llm/state/manifest.json", {"held_packages": [old]})
+    driver_host.says("fails")
+    refused(driver_host)
+    assert driver_host.state("held").split() == [old]
+    assert json.loads(driver_host.state("llm/state/manifest.json"))["held_packages"] == [old]
+
+
 def test_without_the_network_the_lists_that_are_there_do(driver_host: DriverHost) -> None:
     driver_host.says("offline")
     assert run(driver_host)["installed"] == [NAME]
