@@ -16,7 +16,13 @@ from gevent.lock import BoundedSemaphore
 from pyinfra import logger
 
 from pyinfra_deploy.operations.jobs import job_result
-from pyinfra_deploy.operations.program import ConnectionLost, HostRefused, call, report_refusal
+from pyinfra_deploy.operations.program import (
+    LOST_CONNECTION,
+    ConnectionLost,
+    HostRefused,
+    call,
+    report_refusal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -127,11 +133,14 @@ def _servers(state: State, shared: Shared) -> Iterator[Host]:
         if "gpu" not in server.groups or server.name in shared.passed_over:
             continue
         if server in state.failed_hosts:
-            _pass_over(shared, server, "its own run has failed")
+            _pass_over(shared, server, "its own run has failed, or it could not be reached")
             continue
         if not server.connected:
             # Not of this run (--limit), or down.
-            server.connect(reason="to serve wheels", show_errors=False)
+            try:
+                server.connect(reason="to serve wheels", show_errors=False)
+            except LOST_CONNECTION as error:
+                logger.debug(f"{server.print_prefix}{error}")
         if not server.connected:
             _pass_over(shared, server, "it cannot be reached")
             continue

@@ -123,6 +123,20 @@ def test_a_first_host_that_is_not_of_this_run_is_connected_to(
     assert started(fleet, "gpu02")[0]["spec"]["wheelhouse"] == URL
 
 
+def test_a_first_host_that_does_not_answer_at_all_is_passed_over(
+    fleet: PyinfraWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def connect(**_: Any) -> None:
+        raise TimeoutError("timed out")
+
+    first = fleet.host("gpu01")
+    monkeypatch.setattr(first, "connected", False)
+    monkeypatch.setattr(first, "connect", connect)
+    assert build(fleet, "gpu03")
+    assert started(fleet, "gpu03")[0]["spec"]["wheelhouse"] == "http://192.0.2.12:8471/"
+    assert "it cannot be reached" in caplog.text
+
+
 def test_a_first_host_with_an_older_program_is_passed_over(fleet: PyinfraWorld) -> None:
     fleet.state.active_hosts.discard(fleet.host("gpu01"))
     fleet.script.says("job start", refusal("there is no job kind 'wheels'"), host="gpu01")
