@@ -13,6 +13,7 @@ from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.placement import drop_in, drop_in_path
 from pyinfra_deploy.planning.preflight import preflight
+from pyinfra_deploy.planning.runtime_room import room_findings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -183,6 +184,8 @@ def plan_host(
         if driver is not None:
             return HostPlan(**_before_the_driver(plan, driver, snapshot, artefacts))
         plan |= _plan_conda(host, settings, snapshot, plan)
+        room = room_findings(host, settings.llm_root, snapshot, plan["runtime"])
+        plan["findings"] = (*plan["findings"], *room)
         if any(finding.severity == "refuse" for finding in plan["findings"]):
             return HostPlan(host=host, groups=groups, settings=settings, findings=plan["findings"])
         care = plan_engine_care(settings, snapshot, artefacts.units)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 _WHEEL = re.compile(r"^\s*# wheel (\S+\.whl) (\d+|-) sha256:([0-9a-f]{64})$", re.MULTILINE)
-_ENTRY = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==\S+", re.MULTILINE)
+_ENTRY = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
 # Unpacked, with byte code: vLLM 0.32.0 for CPUs is 2.55 GB of 0.61 GB of wheels, measured; most of
 # CUDA's libraries unpack to twice their size, so that this is plenty for them.
 UNPACKED_FACTOR = 4.5
@@ -64,10 +64,16 @@ def entries_without_wheel(text: str) -> tuple[str, ...]:
     """Names of the lock's entries whose wheel it does not name: only a lock without any is usable
     where wheels are fetched by name."""
     named = {wheel.project for wheel in wheels_of_lock(text)}
-    return tuple(name for name in _ENTRY.findall(text) if normalised(name) not in named)
+    return tuple(name for name, _ in _ENTRY.findall(text) if normalised(name) not in named)
 
 
 @cache
+@cache
+def pinned_versions(text: str) -> dict[str, str]:
+    """{normalised name: version} of a lock's entries."""
+    return {normalised(name): version for name, version in _ENTRY.findall(text)}
+
+
 def sizes_of_projects(text: str) -> dict[str, int]:
     """{normalised name: bytes of its wheel}; empty of a lock that does not say all of them. Of
     several files of a project the largest: an installation takes one."""
