@@ -194,7 +194,7 @@ def plan_host(
         plan |= {"care": care, "files": plan["files"] + care.files}
     if "gateway" in groups:
         plan |= plan_gateway(settings, snapshot, artefacts, environments, uv, python)
-        plan["findings"] = (*findings, *keys_findings(host, snapshot, artefacts))
+        plan["findings"] = (*plan["findings"], *keys_findings(host, snapshot, artefacts))
     result = HostPlan(**plan)
     why = _verify_reason(result)
     return HostPlan(**(plan | {"verify": why})) if why else result
