@@ -68,12 +68,12 @@ def entries_without_wheel(text: str) -> tuple[str, ...]:
 
 
 @cache
-@cache
 def pinned_versions(text: str) -> dict[str, str]:
     """{normalised name: version} of a lock's entries."""
     return {normalised(name): version for name, version in _ENTRY.findall(text)}
 
 
+@cache
 def sizes_of_projects(text: str) -> dict[str, int]:
     """{normalised name: bytes of its wheel}; empty of a lock that does not say all of them. Of
     several files of a project the largest: an installation takes one."""
