@@ -28,7 +28,10 @@ COMMANDS: dict[str, str] = {
     "job status": "jobs:status",
     "job stop": "jobs:stop",
     "job run": "jobs:run",
-    "model verify": "integrity:verify_command",
+    "job record": "job_record:record",
+    "model verify": "verification:verify_command",
+    "model list": "models:listing",
+    "model remove": "models:remove",
     "lease acquire": "lease:acquire",
     "lease renew": "lease:renew",
     "lease release": "lease:release",
@@ -74,6 +77,7 @@ COMMANDS: dict[str, str] = {
 # Commands whose request comes as words, because systemd starts them: words -> keys of the request.
 POSITIONAL: dict[str, tuple[str, ...]] = {
     "job run": ("kind", "id"),
+    "job record": ("kind", "id"),
     "engine started": ("engine",),
     "engine undrain": ("engine",),
     "arguments run": ("engine",),

@@ -56,7 +56,7 @@ def record(what: str, who: str | None = None, **details: Any) -> dict[str, Any]:
         last = _last_line(descriptor)
         event = {
             "when": utc_now(),
-            "who": who or _holder(),
+            "who": who or holder(),
             "what": what,
             **details,
             "previous": hashlib.sha256(last).hexdigest() if last else FIRST,
@@ -66,7 +66,8 @@ def record(what: str, who: str | None = None, **details: Any) -> dict[str, Any]:
     return event
 
 
-def _holder() -> str:
+def holder() -> str:
+    """Who has the lease: what is asked of this host now is theirs."""
     lease = durable.read_json(layout.llm_root() / "state" / "lease.json")
     return str(lease.get("owner", "unknown")) if isinstance(lease, dict) else "root on this host"
 

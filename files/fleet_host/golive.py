@@ -118,7 +118,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         came_from = ground.serving
         events.record(
             "went live", engine=wish.engine, release=wish.release, came_from=came_from,
-            seconds=seconds, run=wish.run,
+            seconds=seconds, run=wish.run, **release.model_in(wish.engine, wish.release),
         )  # fmt: skip
     return {
         "changed": changed,
@@ -172,12 +172,14 @@ def _refuse_incomplete(wish: Wish) -> None:
 
 
 def runs_as_wished(wish: Wish) -> bool:
-    """Whether the running process was started with this release and the present binding."""
+    """Whether the running process was started with this release, the present binding, and the
+    model's files as they are: not with damaged ones that were mended since."""
     started = engine.read_started(wish.engine)
     return (
         engine.linked(wish.engine, "current") == wish.release
         and started.get("release") == wish.release
         and started.get("binding") == engine.binding_digest(wish.engine)
+        and started.get("model_mended") == engine.model_mended(wish.engine, wish.release)
         and engine.unit_state(wish.unit)["ActiveState"] == "active"
     )
 

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import SCHEMA_VERSION, durable, layout, systemctl
+from . import SCHEMA_VERSION, durable, events, layout, systemctl
 from .errors import HostError, SpecError
 from .job_state import describe
 from .status import Progress
@@ -40,10 +40,13 @@ RUNNERS: dict[str, str] = {
     "wheels": "wheels:run",
     "serve": "wheel_server:run",
     "pull": "pull:run",
+    "verify": "verification:run",
     "golive": "golive:run",
     "driver": "driver:run",
 }
 
+# What llm-verify.timer starts.
+SCHEDULED = ("verify", "scheduled")
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 STOP_TIMEOUT_SECONDS = 120.0
 UNIT_PROPERTIES = [
@@ -121,6 +124,15 @@ def read_job(kind: str, identifier: str) -> dict[str, Any] | None:
     return stored
 
 
+def stored_or_scheduled(kind: str, identifier: str) -> dict[str, Any] | None:
+    """As read_job; the job that a timer starts has no request of anybody's."""
+    stored = read_job(kind, identifier)
+    if stored is None and (kind, identifier) == SCHEDULED:
+        run_id = os.environ.get("INVOCATION_ID", "")
+        return {"run": run_id, "who": "llm-verify.timer", "spec": {"scheduled": True}}
+    return stored
+
+
 def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -180,6 +192,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
             "run": run_id,
             "boot_id": boot_id(),
             "digest": digest,
+            "who": events.holder(),
             "spec": spec,
         }
         durable.write_json(directory / "spec.json", stored, mode=0o640, gid=group)
@@ -234,7 +247,7 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """What the unit executes: do the work of the stored spec and leave a durable result."""
     kind, identifier = named_job(request)
-    stored = read_job(kind, identifier)
+    stored = stored_or_scheduled(kind, identifier)
     if stored is None:
         raise HostError(
             f"{kind} {identifier} has nothing to do",
@@ -264,6 +277,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         outcome = {"state": "done", "result": work(stored["spec"], progress)}
     except HostError as error:
         outcome = {"state": "failed", "error": error.as_dict()}
+        if error.result is not None:
+            outcome["result"] = error.result
     except Exception as error:
         outcome = {"state": "failed", "error": _broken(kind, identifier, error).as_dict()}
     except Stopped:

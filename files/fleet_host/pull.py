@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from . import durable, integrity, staging
+from . import durable, integrity, model_record, staging
 from .errors import HostError
 from .gather import ask_hub, gather
 from .mend import look_after
@@ -34,7 +34,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
             state = "pulled"
         # After the record: until then the staged lock may be needed to tell what the files must be.
         durable.remove_tree(place.staging)
-    record = integrity.read_record(place.final)
+    record = model_record.read_record(place.final)
     if record is None:
         raise HostError(f"{place.record} vanished", "somebody removed it.", "Pull again.")
     return {
@@ -66,9 +66,12 @@ def pull(wanted: Wanted, place: Places, progress: Progress) -> None:
     if strays:
         progress.log(f"{len(strays)} stale files moved aside, {strays[0]} first")
     verdicts = gather(wanted, place, listing, listing.entries, progress)
+    integrity.require_index(place.model, listing.entries, wanted.name)
     progress.phase("publish", message=str(place.final))
     staging.move_strays(place, listing, keep_partial=False)
-    staging.make_read_only(place.model)
+    verdicts = staging.sealed(place.model, verdicts)
+    # Their ctimes are new; a kill from here on must not cost hashing it all again.
+    staging.Memory(place, {verdict.entry.path: verdict for verdict in verdicts}).save()
     durable.publish_directory(place.model, place.final)
     place.final.chmod(0o555)
-    integrity.write_record(place.final, verdicts, wanted.origin(listing.commit))
+    model_record.write_record(place.final, verdicts, wanted.origin(listing.commit))

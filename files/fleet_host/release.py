@@ -52,8 +52,15 @@ def stage(request: dict[str, Any]) -> dict[str, Any]:
     (staging / "runtime").symlink_to(runtime)
     (staging / "model").symlink_to(model)
     durable.publish_directory(staging, directory)
-    events.record("release staged", engine=name, release=identity)
+    events.record("release staged", engine=name, release=identity, **model_in(name, identity))
     return {"changed": True, "path": str(directory)}
+
+
+def model_in(name: str, identity: str) -> dict[str, Any]:
+    """{model: OWNER--NAME/REVISION, model_digest} of a staged release, for the event log."""
+    document = durable.read_json(engine.release_directory(name, identity) / "release.json") or {}
+    path = Path(str(document.get("model", "")))
+    return {"model": "/".join(path.parts[-2:]), "model_digest": document.get("model_digest")}
 
 
 def _inside(path: str, parent: str, depth: int) -> Path:

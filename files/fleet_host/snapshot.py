@@ -455,7 +455,10 @@ def models_section(request: dict[str, Any]) -> Json:
 
 
 def model_state(directory: str) -> Json:
-    """The record beside a model's directory, and whether every file is there in full size."""
+    """The record beside a model's directory, and whether every file is as it was verified.
+
+    One stat a file. Records from before it was kept have no ctime_ns, and older ones no mtime_ns.
+    """
     record = json_or_none(directory + ".json")
     if not isinstance(record, dict) or "files" not in record:
         return {"record": record, "intact": False, "problems": ["the record has no file list"]}
@@ -465,13 +468,19 @@ def model_state(directory: str) -> Json:
     problems, total = [], 0
     for entry in listed:
         try:
-            size = os.stat(os.path.join(directory, entry["path"])).st_size
+            found = os.lstat(os.path.join(directory, entry["path"]))
         except OSError as error:
             problems.append(f"{entry['path']}: {error.strerror}")
             continue
+        size = found.st_size
         total += size
+        seen = {"mtime_ns": found.st_mtime_ns, "ctime_ns": found.st_ctime_ns, "inode": found.st_ino}
         if size != entry["size"]:
             problems.append(f"{entry['path']}: {size} bytes, {entry['size']} expected")
+        elif entry.get("damaged"):
+            problems.append(f"{entry['path']}: {entry['damaged']}")
+        elif any(entry.get(key) not in (None, value) for key, value in seen.items()):
+            problems.append(f"{entry['path']}: was touched since it was verified")
     summary = {key: value for key, value in record.items() if key != "files"}
     return {
         "record": summary,

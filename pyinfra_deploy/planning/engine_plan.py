@@ -164,6 +164,9 @@ def _go_live_reason(
     started = engine.get("started") or {}
     if started.get("release") != identity:
         return f"release {started.get('release')} is still running"
+    mended = record.get("mended")
+    if started.get("model_mended") != (mended.get("when") if isinstance(mended, dict) else None):
+        return "files of the model were mended since the engine was started"
     # An engine that was started before there was a binding has none, which is an empty one.
     changed = (started.get("binding") or digest_of_text("")) != digest_of_text(binding)
     # Masked facts do not tell, and the plan says so (facts.uuids-masked).

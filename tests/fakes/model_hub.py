@@ -14,10 +14,10 @@ OWNER_NAME = "Qwen/Tiny"
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 
-def safetensors(payload: bytes) -> bytes:
+def safetensors(payload: bytes, name: str = "w") -> bytes:
     """A valid safetensors file with one U8 tensor."""
     tensor = {"dtype": "U8", "shape": [len(payload)], "data_offsets": [0, len(payload)]}
-    header = json.dumps({"__metadata__": {"format": "pt"}, "w": tensor}).encode()
+    header = json.dumps({"__metadata__": {"format": "pt"}, name: tensor}).encode()
     return len(header).to_bytes(8, "little") + header + payload
 
 
@@ -27,8 +27,8 @@ def tiny_model() -> dict[str, bytes]:
     return {
         "config.json": b'{"model_type": "qwen3"}',
         "model.safetensors.index.json": json.dumps({"weight_map": weight_map}).encode(),
-        FIRST: safetensors(b"\x01" * 300_000),
-        SECOND: safetensors(b"\x02" * 200_000),
+        FIRST: safetensors(b"\x01" * 300_000, "a"),
+        SECOND: safetensors(b"\x02" * 200_000, "b"),
         "assets/tokenizer.json": b"{}",
         ".gitattributes": b"*.safetensors filter=lfs\n",
     }

@@ -78,6 +78,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PullWorld
     target = tmp_path / "models"
     target.mkdir()
     plan = tmp_path / "plan.json"
+    monkeypatch.setenv("FLEET_LLM_ROOT", str(tmp_path))
     monkeypatch.setenv("FAKE_CLIENT", str(plan))
     monkeypatch.setenv("MODELSCOPE_API_TOKEN", "somebody-elses")
     monkeypatch.setattr(hub, "RETRY_DELAYS_SECONDS", (0.0, 0.0, 0.0))

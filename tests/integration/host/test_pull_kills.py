@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import durable, integrity, pull
+from fleet_host import durable, pull, verification
 from fleet_host.status import Progress
 
 from tests.fakes.model_hub import SECOND
@@ -92,7 +92,7 @@ def sweep(world: PullWorld, prepare: Callable[[], object], visible: bool, stride
             world.assert_whole()
         world.pull()
         world.assert_whole()
-        checked = integrity.check_model(world.final, deep=True)
+        checked = verification.verify_command({"path": str(world.final), "deep": True})
         assert checked["ok"], (step, checked)
         assert not world.staging.exists()
         if not died:

@@ -10,7 +10,7 @@ from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import integrity, staging
+from fleet_host import model_record, staging, verification
 from fleet_host.errors import HostError, SpecError
 
 from tests.fakes.model_hub import FIRST, SECOND, FakeHub, entry_of, serve
@@ -18,7 +18,13 @@ from tests.fakes.model_hub import FIRST, SECOND, FakeHub, entry_of, serve
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fleet_host.listing import FileEntry
+
     from tests.fakes.pull_world import PullWorld
+
+
+def touched(world: PullWorld) -> list[FileEntry]:
+    return model_record.touched_entries(world.final, model_record.require_record(world.final))
 
 
 def refused(world: PullWorld, **changes: Any) -> HostError:
@@ -251,7 +257,7 @@ def test_bit_rot_is_mended_by_pulling_only_the_damaged_file(world: PullWorld) ->
     world.assert_whole()
     assert world.hub.downloads(FIRST) == before
     assert (world.final / FIRST).stat().st_ino == kept
-    assert integrity.check_model(world.final, deep=True)["ok"]
+    assert verification.verify_command({"path": str(world.final), "deep": True})["ok"]
     (aside,) = (world.staging.parent / "master-aside").iterdir()
     assert aside.read_text() == "an operator's"
 
@@ -259,11 +265,11 @@ def test_bit_rot_is_mended_by_pulling_only_the_damaged_file(world: PullWorld) ->
 def test_a_touched_but_good_file_only_renews_the_record(world: PullWorld) -> None:
     world.pull()
     os.utime(world.final / FIRST, ns=(1, 1))
-    assert not integrity.check_model(world.final, deep=False)["ok"]
+    assert [it.path for it in touched(world)] == [FIRST]
     asked = len(world.hub.requests)
     assert world.pull()["state"] == "verified"
     assert len(world.hub.requests) == asked
-    assert integrity.check_model(world.final, deep=False)["ok"]
+    assert touched(world) == []
 
 
 def test_damage_is_named_when_the_hub_no_longer_has_the_file(world: PullWorld) -> None:
@@ -283,7 +289,7 @@ def test_a_directory_without_record_is_verified_in_place(world: PullWorld) -> No
     before = world.hub.downloads(FIRST)
     assert world.pull()["state"] == "verified"
     assert world.hub.downloads(FIRST) == before
-    assert integrity.check_model(world.final, deep=True)["ok"]
+    assert verification.verify_command({"path": str(world.final), "deep": True})["ok"]
 
 
 def test_two_pulls_of_one_model_exclude_each_other(world: PullWorld) -> None:
