@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy.planning import conda_plan, driver_install, wanted
+from pyinfra_deploy.planning import conda_plan, driver_install, model_care, wanted
 from pyinfra_deploy.planning.engine_care import UNIT_FILES, plan_engine_care
 from pyinfra_deploy.planning.engine_plan import plan_engine
 from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, plan_gateway
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
 from pyinfra_deploy.planning.interpreter import with_python
+from pyinfra_deploy.planning.model_care import plan_model_care
 from pyinfra_deploy.planning.placement import drop_in, drop_in_path
 from pyinfra_deploy.planning.preflight import preflight
 from pyinfra_deploy.planning.runtime_room import room_findings
@@ -189,6 +190,7 @@ def plan_host(
         if any(finding.severity == "refuse" for finding in plan["findings"]):
             return HostPlan(host=host, groups=groups, settings=settings, findings=plan["findings"])
         care = plan_engine_care(settings, snapshot, artefacts.units)
+        care = care.joined(plan_model_care(settings, snapshot, artefacts.units))
         if hardware is not None:
             care = care.joined(plan_care(settings, snapshot, hardware, artefacts.units))
         plan |= {"care": care, "files": plan["files"] + care.files}
@@ -272,7 +274,7 @@ def managed_files(
             ]
         bound = drop_in(settings.engine.name, placement)
         files += [bound] if bound is not None else []
-        files += [artefacts.units[name] for name in UNIT_FILES]
+        files += [artefacts.units[name] for name in (*UNIT_FILES, *model_care.UNIT_FILES)]
     if "gateway" in groups:
         files.append(artefacts.units[GATEWAY_UNIT])
     return tuple(files)

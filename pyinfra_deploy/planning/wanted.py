@@ -55,6 +55,11 @@ class ManagedFile:
         return hashlib.sha256(self.content.encode()).hexdigest()
 
 
+    def is_as(self, seen: Mapping[str, Any]) -> bool:
+        """Whether the host has it so; seen: the snapshot's entry of the path."""
+        found = tuple(seen.get(key) for key in ("sha256", "mode", "owner", "group"))
+        return found == (self.sha256, self.mode, self.owner, self.group)
+
 @dataclass(frozen=True)
 class Environment:
     """A Python environment on a host: `job` is the spec of the host's environment job."""

@@ -150,6 +150,16 @@ class Model(Section):
         900, "Time without a new byte after which the pull counts as stuck and fails.", 900
     )
 
+    verify_every_days: int | None = setting(
+        30,
+        "How old a host lets the last verification of a model become: every byte of it is then "
+        "read from the disk again and compared, in the background at low priority. What is damaged "
+        "is named, and mended by the next deploy. null: only when `fleet model verify` asks for it.",
+        30,
+        ge=1,
+        le=3650,
+    )
+
     @field_validator("endpoint")
     @classmethod
     def _without_slash(cls, value: str) -> str:

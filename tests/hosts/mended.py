@@ -55,7 +55,8 @@ def wipe(host: str) -> None:
     as if by an operator, has to be enabled again."""
     shell(
         host,
-        "systemctl disable --now llm-watch@main.service llm-log@main.service; "
+        "systemctl disable --now llm-watch@main.service llm-log@main.service "
+        "llm-verify.timer; "
         "systemctl disable --now llm-gateway.service 'llm-engine@main.service' nginx.service; "
         f"rm -rf /{ROOT} /etc/llm /etc/systemd/system/llm-* /etc/nginx/conf.d/llm* "
         "/etc/sysusers.d/llm* /etc/tmpfiles.d/llm* /var/lib/llm-* /var/cache/llm-* "

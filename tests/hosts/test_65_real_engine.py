@@ -187,6 +187,7 @@ def test_units_are_hardened() -> None:
         "llm-gateway.service",
         "llm-golive@main.service",
         "llm-pull@main.service",
+        "llm-verify@main.service",
         "llm-environment@main.service",
         "llm-proof@main.service",
         "llm-watch@main.service",
