@@ -35,6 +35,9 @@ PAUSE_SECONDS = 10.0
 def ask_hub(wanted: Wanted, progress: Progress) -> Listing:
     """The listing of the revision, refused unless complete and checkable, its shards included."""
     client.check_program(wanted.client.program)
+    if wanted.locked is not None:
+        # Checked when it was locked; whether the hub has these bytes shows when they arrive.
+        return wanted.locked
     progress.phase("listing", message=f"{wanted.name} from {wanted.source.endpoint}")
     known = hub.revisions(wanted.source, wanted.model_id)
     # A commit is a revision too, but no hub lists all of them.
@@ -155,13 +158,15 @@ def download(
     total = sum(entry.size_bytes for entry in needed)
     progress.phase("download", total=total, unit="bytes", message=message)
     before = client.present_bytes(place.model, missing)
+    everything = len(missing) == len(listing.entries) and wanted.locked is None
     ended = client.fetch(
         wanted.client,
         wanted.model_id,
-        wanted.revision,
+        wanted.asked_revision,
         place.model,
         needed,
-        None if len(missing) == len(listing.entries) else missing,
+        # A hub may have more than is locked.
+        None if everything else missing,
         progress,
     )
     brought = client.present_bytes(place.model, missing) - before
@@ -182,6 +187,15 @@ def _absent(place: Places, entries: list[FileEntry]) -> list[str]:
 def damaged_at_hub(wanted: Wanted, listing: Listing, bad: list[integrity.Verdict]) -> HostError:
     """Two downloads gave the same wrong files: whose fault, as far as it can be told."""
     lines = [f"{verdict.entry.path} {verdict.problem}" for verdict in bad]
+    if wanted.locked is not None:
+        return HostError(
+            f"{wanted.name} from {wanted.source.endpoint} is not what was locked",
+            f"{len(bad)} files were pulled twice and are others: {lines[0] if lines else ''}.",
+            "The other files are kept. If the revision has moved on at the hub, lock it anew "
+            "(fleet model lock INVENTORY shows what changed) or set model.revision to a commit; "
+            "else the hub or a proxy on the way damages files.",
+            lines,
+        )
     now = hub.listing(wanted.source, wanted.model_id, wanted.revision)
     if now.entries != listing.entries:
         return HostError(

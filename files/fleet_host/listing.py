@@ -65,8 +65,9 @@ def name_problem(path: object) -> str | None:
     return None
 
 
-def parse_listing(data: Any, where: str) -> Listing:
+def parse_listing(data: Any, where: str, cut_at: int | None = TRUNCATION_LIMIT) -> Listing:
     """A Listing from the hub's "Data". HostError when it cannot be checked or trusted.
+    cut_at: entries from which on a listing counts as cut.
 
     Fields that are not needed are ignored: hubs differ in them. Those that are needed are strict,
     because the client accepts a file without a hash unchecked and exits 0.
@@ -78,10 +79,10 @@ def parse_listing(data: Any, where: str) -> Listing:
             "the hub's answer has no list Data.Files.",
             "Check model.endpoint: is this a ModelScope hub?",
         )
-    if len(files) >= TRUNCATION_LIMIT:
+    if cut_at is not None and len(files) >= cut_at:
         raise HostError(
             f"the listing of {where} is not complete",
-            f"the hub cuts listings at {TRUNCATION_LIMIT} entries without saying so, and this one "
+            f"the hub cuts listings at {cut_at} entries without saying so, and this one "
             f"has {len(files)}: files may be missing.",
             "A model of that many files is not supported: mirror it with fewer, larger files.",
         )
@@ -110,6 +111,19 @@ def parse_listing(data: Any, where: str) -> Listing:
     committer = data.get("LatestCommitter")
     commit = committer.get("Id") if isinstance(committer, dict) else None
     return Listing(tuple(sorted(entries.values())), commit if isinstance(commit, str) else None)
+
+
+def locked_listing(files: Any, commit: str | None) -> Listing:
+    """A Listing from a lock's files: [{path, size, sha256}]. HostError as for a hub's."""
+    rows = files if isinstance(files, list) and files else [None]
+    named = [
+        {"Path": row.get("path"), "Size": row.get("size"), "Sha256": row.get("sha256")}
+        if isinstance(row, dict)
+        else row
+        for row in rows
+    ]
+    found = parse_listing({"Files": named}, "the model's lock", cut_at=None)
+    return Listing(found.entries, commit)
 
 
 def _add_entry(raw: dict[str, Any], entries: dict[str, FileEntry]) -> str | None:

@@ -11,7 +11,7 @@ from . import durable, integrity, model_record, staging
 from .errors import HostError
 from .gather import ask_hub, gather
 from .integrity import Verdict
-from .listing import Listing
+from .listing import Listing, model_digest
 
 if TYPE_CHECKING:
     from .listing import FileEntry
@@ -24,6 +24,7 @@ def look_after(wanted: Wanted, place: Places, progress: Progress) -> str:
     """A model that is published: present, verified now, or mended file by file."""
     record = model_record.read_record(place.final)
     if record is not None:
+        refuse_other_than_locked(wanted, place, record)
         listing = Listing(model_record.recorded_entries(record), record.get("commit"))
         touched = model_record.touched_entries(place.final, record)
         strays = integrity.extra_files(place.final, listing.entries)
@@ -100,6 +101,20 @@ def mended_now(record: dict[str, Any] | None, damaged: list[Verdict]) -> dict[st
         return record.get("mended") if record else None
     files = [verdict.entry.path for verdict in damaged]
     return {"when": f"{model_record.utc_now()} {secrets.token_hex(4)}", "files": files}
+
+
+def refuse_other_than_locked(wanted: Wanted, place: Places, record: dict[str, Any]) -> None:
+    """A locked model's directory carries its digest in its name, so this is nobody's usual day."""
+    if wanted.locked is None:
+        return
+    locked = model_digest(wanted.locked.entries)
+    if record.get("model_digest") != locked:
+        raise HostError(
+            f"{place.final} holds another model than the lock says",
+            f"its record has digest {record.get('model_digest')}, the lock {locked}.",
+            "Somebody put it there by hand. If no release refers to it ('fleet model list'), "
+            "remove it ('fleet model remove') and deploy again.",
+        )
 
 
 def make_writable(directory: Path) -> None:

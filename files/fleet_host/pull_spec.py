@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from . import client, fields, hub, staging
 from .errors import HostError, SpecError
+from .listing import Listing, locked_listing
 
 if TYPE_CHECKING:
     from .staging import Places
 
 KEYS = {"model_id", "revision", "endpoint", "hub", "target", "client", "files_at_once"}
 KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file"}
+# Of a locked model: its directory here, what its files must be, and the commit that has them.
+KEYS |= {"directory", "files", "commit"}
 MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 # What the unit's SetCredential= puts there when the host has no token file.
@@ -25,10 +28,13 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Wanted:
-    """The spec of a pull, checked."""
+    """The spec of a pull, checked. locked: what the files must be, whatever the hub lists; None:
+    that is what the hub lists now. asked_revision: what the hub is asked for."""
 
     model_id: str
     revision: str
+    asked_revision: str
+    locked: Listing | None
     target: Path
     source: hub.Hub
     client: client.ClientSettings
@@ -70,7 +76,15 @@ def read_spec(spec: dict[str, Any]) -> tuple[Wanted, Places]:
     target = Path(fields.text(spec, "target"))
     if not target.is_absolute():
         raise SpecError(f"target {target} is not absolute", "it must be.", "Correct it.")
-    place = staging.places(target, model_id, revision)
+    locked, commit = read_lock(spec)
+    directory = fields.text(spec, "directory", revision)
+    if not REVISION.fullmatch(directory) or directory.endswith(".json"):
+        raise SpecError(
+            f"{directory!r} cannot be a model's directory",
+            "it must be letters, digits, '.', '_' and '-', not ending in .json.",
+            "Correct it.",
+        )
+    place = staging.places(target, model_id, directory)
     token = read_token(fields.optional_text(spec, "token_file"))
     settings = client.ClientSettings(
         program=Path(fields.text(spec, "client")),
@@ -81,7 +95,19 @@ def read_spec(spec: dict[str, Any]) -> tuple[Wanted, Places]:
         stall_timeout_seconds=fields.seconds(spec, "stall_timeout_seconds", 900),
         home=place.staging / "home",
     )
-    return Wanted(model_id, revision, target, hub.Hub(endpoint, token), settings), place
+    source = hub.Hub(endpoint, token)
+    return Wanted(model_id, revision, commit or revision, locked, target, source, settings), place
+
+
+def read_lock(spec: dict[str, Any]) -> tuple[Listing | None, str | None]:
+    """(what the files must be, the commit to ask for); both None for a pull without a lock."""
+    commit = fields.optional_text(spec, "commit")
+    if commit is not None and not COMMIT.fullmatch(commit):
+        raise SpecError(f"{commit!r} is no commit", "it must be 40 hex digits.", "Correct it.")
+    files = spec.get("files")
+    if files is None:
+        return None, commit
+    return locked_listing(files, commit), commit
 
 
 def read_token(token_file: str | None) -> str | None:
