@@ -21,6 +21,7 @@ COMMANDS = {
     "pyinfra_deploy.plan_commands": ("plan",),
     "pyinfra_deploy.findings_commands": ("findings",),
     "pyinfra_deploy.runtime.commands": ("runtime",),
+    "pyinfra_deploy.model.commands": ("model",),
 }
 
 

@@ -18,11 +18,7 @@ from pyinfra_deploy.facts.assemble import assemble
 from pyinfra_deploy.facts.errors import UnreadableOutput
 from pyinfra_deploy.facts.hardware import Hardware
 from pyinfra_deploy.operations import packing
-from pyinfra_deploy.operations.model_source import (
-    model_is_on_host,
-    model_of_directory,
-    model_of_hub,
-)
+from pyinfra_deploy.operations.model_source import known_model, model_is_on_host
 from pyinfra_deploy.planning import host_plan
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.foresight import Foresight, KnownModel, as_document, foresee
@@ -141,7 +137,7 @@ def _host(
     more += upgrade_findings(host.name, settings, snapshot)
     model = _model(fleet, settings, model_config)
     lock, _ = _locks(settings)
-    on_host = model_is_on_host(settings, snapshot)
+    on_host = model_is_on_host(settings, snapshot, model.locked.lock)
     start = recorded_start(snapshot, settings.engine.name)
     planned = None
     if start is not None and snapshot is not None:
@@ -167,9 +163,7 @@ def _locks(settings: Settings) -> tuple[str, str]:
 def _model(fleet: Fleet, settings: Settings, model_config: Path | None) -> KnownModel:
     if settings.model is None:
         return KnownModel()
-    if model_config is not None:
-        return model_of_directory(model_config)
-    return model_of_hub(settings.model, fleet.root)
+    return known_model(settings.model, fleet.root, model_config)
 
 
 def _snapshot(outputs: Mapping[str, raw.RawOutput]) -> Mapping[str, Any] | None:

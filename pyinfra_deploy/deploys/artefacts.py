@@ -14,7 +14,9 @@ from cryptography import x509
 from pyinfra_deploy.keys import ca, keyfile
 from pyinfra_deploy.keys.errors import KeysError
 from pyinfra_deploy.operations import packing
+from pyinfra_deploy.operations.model_source import locked_model
 from pyinfra_deploy.planning.artefacts import Artefacts
+from pyinfra_deploy.planning.model_supply import NOT_LOCKED
 from pyinfra_deploy.planning.wanted import (
     BUILD_USER,
     ENGINE_USER,
@@ -50,6 +52,7 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
         ca_subject=_ca_subject(directory),
         now=datetime.now(UTC),
         conda_lock=packing.lock_text(conda.lock) if conda else "",
+        model=locked_model(settings.model, Path(fleet["root"])) if settings.model else NOT_LOCKED,
     )
 
 

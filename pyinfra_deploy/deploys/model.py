@@ -30,5 +30,5 @@ def model(plan: HostPlan) -> None:
     engine_steps.pull_model(
         name=f"Pull {settings.model.id}",
         plan=plan,
-        job_id=f"{wanted.model_slug(settings)}--{settings.model.revision}",
+        job_id=wanted.pull_job_id(plan.pull),
     )

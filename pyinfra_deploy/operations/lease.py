@@ -27,10 +27,11 @@ def acquire(
     host: Host,
     *,
     llm_root: str,
-    generation_seen: int,
+    generation_seen: int | None,
     lease_seen: Mapping[str, Any] | None,
 ) -> bool:
-    """Take the host's lease for this run; False when another run holds it, which is reported."""
+    """Take the host's lease for this run; False when another run holds it, which is reported.
+    generation_seen: None without a plan, which another run could have outdated."""
     spec = {
         **this_run().as_spec(),
         "ttl_seconds": TTL_SECONDS,

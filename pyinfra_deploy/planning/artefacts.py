@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyinfra_deploy.planning.model_supply import NOT_LOCKED, LockedModel
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -27,3 +29,4 @@ class Artefacts:
     ca_subject: str | None
     now: datetime
     conda_lock: str = ""
+    model: LockedModel = NOT_LOCKED

@@ -12,6 +12,7 @@ from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, pl
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.model_care import plan_model_care
+from pyinfra_deploy.planning.model_supply import lock_findings
 from pyinfra_deploy.planning.placement import drop_in, drop_in_path
 from pyinfra_deploy.planning.preflight import preflight
 from pyinfra_deploy.planning.runtime_room import room_findings
@@ -154,6 +155,8 @@ def plan_host(
         placement = None
     settings = with_python(settings, artefacts.runtime_lock, artefacts.conda_lock, snapshot)
     findings = preflight(host, groups, settings, snapshot)
+    if "gpu" in groups:
+        findings = (*findings, *lock_findings(host, settings, artefacts.model))
     if any(finding.severity == "refuse" for finding in findings):
         return HostPlan(host=host, groups=groups, settings=settings, findings=findings)
     state = snapshot.get("state") or {}

@@ -26,9 +26,11 @@ from pyinfra_deploy.settings.kinds import (
     PackageName,
     PerMinute,
     Port,
+    RepositoryPath,
     Revision,
     Seconds,
     Url,
+    refuse,
 )
 from pyinfra_deploy.settings.runtime_section import Runtime as Runtime
 from pyinfra_deploy.settings.secret import Secret
@@ -129,6 +131,19 @@ class Model(Section):
         "encrypt_string, or from the environment.",
         "{{ lookup('env', 'MODELSCOPE_API_TOKEN') }}",
     )
+    lock: RepositoryPath | None = setting(
+        None,
+        "Lock file that `fleet model lock` has written: every file with its size and SHA-256. "
+        "Hosts then take the model for right only if it is the locked one to the byte, and `fleet "
+        "plan` asks no hub. null: what the hub lists at the moment of the pull. docs/models.md.",
+        "locks/models/Qwen--Qwen3-235B-A22B-FP8/master.json",
+    )
+    accept: Annotated[tuple[Literal["pickle", "code"], ...], LENIENT] = setting(
+        (),
+        "What else than safetensors a model may bring. pickle: weights as .bin or .pt, which run "
+        "code when they are loaded. code: files that the engine runs with trust-remote-code.",
+        ["code"],
+    )
     variant: Literal["bf16", "fp16", "fp8", "int8", "awq", "gptq", "mxfp4", "nvfp4"] | None = (
         setting(
             None,
@@ -150,11 +165,18 @@ class Model(Section):
         900, "Time without a new byte after which the pull counts as stuck and fails.", 900
     )
 
+    @field_validator("lock")
+    @classmethod
+    def _json(cls, value: str | None) -> str | None:
+        if value is not None and not value.endswith(".json"):
+            raise refuse("must end in .json: the small files lie beside it, without that ending.")
+        return value
+
     verify_every_days: int | None = setting(
         30,
         "How old a host lets the last verification of a model become: every byte of it is then "
         "read from the disk again and compared, in the background at low priority. What is damaged "
-        "is named, and mended by the next deploy. null: only when `fleet model verify` asks for it.",
+        "is named, and mended by the next deploy. null: only when `fleet model verify` asks.",
         30,
         ge=1,
         le=3650,
@@ -285,6 +307,12 @@ class Settings(Section):
                 "by": "Ada Lovelace",
             }
         ],
+    )
+    allowed_licenses: Annotated[tuple[OneLine, ...], LENIENT] = setting(
+        (),
+        "Licences that a model may have, as its lock names them, * and ? allowed; others are "
+        "refused, and so is a model whose licence is not known. Empty: any.",
+        ["apache-2.0", "mit"],
     )
     gpu_host: GpuHost = setting(GpuHost(), "Limits of an engine host.", {})
     runtime: Runtime | None = setting(None, "Required for the group gpu.", {})
