@@ -214,7 +214,7 @@ def summary(lock: ModelLock) -> str:
     return (
         f"{lock.model} at {lock.revision} from {lock.endpoint}: {commit}, {named}\n"
         f"  {len(lock.files)} files, {size_words(lock.total_bytes)}{extra}; "
-        f"digest {lock.digest[:12]}"
+        f"on hosts {lock.model.replace('/', '--')}/{lock.directory}"
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from fleet_host.errors import HostError, SpecError
 
 from pyinfra_deploy.planning.model_files import content_digest
+from tests.fakes.lab_hub import make_directory
 from tests.fakes.model_hub import FIRST, SECOND, entry_of, safetensors
 
 if TYPE_CHECKING:
@@ -104,6 +105,31 @@ def test_damage_is_mended_from_a_hub_whose_listing_is_broken(world: PullWorld) -
     path.write_bytes(b"x")
     assert world.pull(**spec)["state"] == "mended"
     assert path.read_bytes() == world.hub.files[SECOND]
+
+
+def copied_in(world: PullWorld, spec: dict[str, Any]) -> Path:
+    """As an operator without internet brings the files (docs/models.md)."""
+    directory = world.target / ".incoming" / "Qwen--Tiny" / spec["directory"] / "model"
+    return make_directory(directory, world.hub.files)
+
+
+def test_files_that_were_copied_in_need_no_hub(world: PullWorld) -> None:
+    spec = locked(world, endpoint="http://127.0.0.1:9")
+    (copied_in(world, spec) / "stray").write_bytes(b"")
+    assert world.pull(**spec)["state"] == "pulled"
+    assert world.hub.requests == []
+    assert world.starts() == []
+    assert (place(world) / FIRST).read_bytes() == world.hub.files[FIRST]
+    assert not (place(world) / "stray").exists()
+
+
+def test_of_files_that_were_copied_in_damaged_ones_alone_are_pulled(world: PullWorld) -> None:
+    spec = locked(world)
+    (copied_in(world, spec) / SECOND).write_bytes(b"cut")
+    world.pull(**spec)
+    assert (place(world) / SECOND).read_bytes() == world.hub.files[SECOND]
+    assert world.hub.downloads(SECOND) >= 1
+    assert world.hub.downloads(FIRST) == 0
 
 
 @pytest.mark.parametrize(

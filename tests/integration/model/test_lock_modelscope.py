@@ -39,6 +39,7 @@ def test_every_file_is_locked_with_size_and_hash_and_small_ones_lie_beside(
     )
     assert found == {name: whole_model()[name] for name in wanted}
     assert f"lock: {LOCK}" in world.out
+    assert f"on hosts lab--tiny/master-{written['digest'][:12]}" in world.out
     assert f"commit {commit[:12]}, licence apache-2.0 (README.md)" in world.out
 
 
