@@ -30,6 +30,8 @@ try:
             answer["job"] = {"state": "none", "why": refusal.what}
 except HostRefused as refusal:
     answer = {"refused": refusal.lines()}
+    if refusal.what == "fleet-host: bad usage":
+        answer = {"refused": ["its host program is older than this command: deploy first"]}
 except ConnectionLost as error:
     answer = {"refused": [f"the connection was lost: {error}"]}
 name = host.data.fleet["host"]

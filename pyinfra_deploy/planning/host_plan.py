@@ -97,7 +97,8 @@ class HostPlan:
         if self.runtime is not None:
             lines.append(f"install {self.runtime.label} as {self.runtime.name}")
         if self.pull is not None:
-            lines.append(f"pull {self.pull['model_id']} at {self.pull['revision']}")
+            at = self.pull.get("directory") or self.pull["revision"]
+            lines.append(f"pull {self.pull['model_id']} at {at}")
         if self.go_live:
             lines.append(f"go live: {self.go_live}")
         if self.gateway_environment is not None:
