@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import client, durable, hub, integrity, staging
+from .borrow import borrow
 from .errors import HostError
 from .listing import (
     CONFIG,
@@ -74,6 +75,9 @@ def gather(
     verify_new(place, needed, memory, progress)
     missing = [entry for entry in needed if entry.path not in memory.good]
     refuse_full_disk(wanted, place, missing)
+    if borrow(place, missing, progress):
+        verify_new(place, needed, memory, progress)
+        missing = [entry for entry in needed if entry.path not in memory.good]
     runs, pulled_again = 0, False
     while missing:
         runs += 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fleet_host import borrow
 from fleet_host.errors import HostError, SpecError
 
 from pyinfra_deploy.planning.model_files import content_digest
@@ -68,7 +71,7 @@ def test_what_the_hub_has_beside_the_lock_is_not_pulled(world: PullWorld) -> Non
 
 def test_a_hub_that_has_moved_on_is_refused_with_the_file_that_differs(world: PullWorld) -> None:
     spec = locked(world)
-    world.hub.files[SECOND] = safetensors(b"\x03" * 200_000)
+    world.hub.files[SECOND] = safetensors(b"\x03" * 200_000, "b")
     with pytest.raises(HostError) as caught:
         world.pull(**spec)
     assert "is not what was locked" in caught.value.what
@@ -130,6 +133,64 @@ def test_of_files_that_were_copied_in_damaged_ones_alone_are_pulled(world: PullW
     assert (place(world) / SECOND).read_bytes() == world.hub.files[SECOND]
     assert world.hub.downloads(SECOND) >= 1
     assert world.hub.downloads(FIRST) == 0
+
+
+@pytest.fixture
+def small_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's shards are smaller than what is worth a copy."""
+    monkeypatch.setattr(borrow, "LEAST_BYTES", 100_000)
+
+
+@pytest.mark.usefixtures("small_counts")
+def test_a_new_revision_downloads_only_what_is_new(world: PullWorld) -> None:
+    world.pull()
+    world.hub.files[SECOND] = safetensors(b"\x03" * 200_000, "b")
+    before = world.hub.downloads(FIRST)
+    world.pull(**locked(world))
+    assert world.hub.downloads(FIRST) == before
+    assert (place(world) / FIRST).read_bytes() == world.hub.files[FIRST]
+    assert (place(world) / SECOND).read_bytes() == world.hub.files[SECOND]
+    # The other revision is as it was: nothing of it is linked, and it counts as untouched.
+    assert (place(world) / FIRST).stat().st_ino != (world.final / FIRST).stat().st_ino
+    assert world.hub.files[SECOND] != (world.final / SECOND).read_bytes()
+    world.hub.statuses = [("/", 500)] * 99
+    assert world.pull(revision="master")["state"] == "present"
+
+
+@pytest.mark.usefixtures("small_counts")
+def test_nothing_is_taken_from_files_that_somebody_touched(world: PullWorld) -> None:
+    world.pull()
+    path = world.final / FIRST
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    before = world.hub.downloads(FIRST)
+    world.pull(**locked(world))
+    assert world.hub.downloads(FIRST) > before
+    assert (place(world) / FIRST).read_bytes() == world.hub.files[FIRST]
+
+
+@pytest.mark.usefixtures("small_counts")
+def test_without_the_kernels_call_it_is_copied_all_the_same(
+    world: PullWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(*_: Any) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    world.pull()
+    before = world.hub.downloads(FIRST)
+    monkeypatch.setattr(os, "copy_file_range", lacking)
+    world.pull(**locked(world))
+    assert world.hub.downloads(FIRST) == before
+    assert (place(world) / FIRST).read_bytes() == world.hub.files[FIRST]
+
+
+@pytest.mark.usefixtures("small_counts")
+def test_a_record_that_cannot_be_read_costs_a_download_not_the_pull(world: PullWorld) -> None:
+    world.pull()
+    record = world.final.with_name("master.json")
+    record.write_text('{"schema": 99, "files": []}')
+    world.pull(**locked(world))
+    assert (place(world) / FIRST).read_bytes() == world.hub.files[FIRST]
 
 
 @pytest.mark.parametrize(
