@@ -107,7 +107,8 @@ def test_the_gateways_sources_are_all_of_its_package() -> None:
 
 def test_all_of_it_for_the_production_inventory(tmp_path: Path) -> None:
     settings = load_fleet("prod", packing.ROOT).hosts["gpu01"].settings
-    found = artefacts.artefacts_for({"directory": str(tmp_path)}, settings)
+    fleet = {"directory": str(tmp_path), "root": str(packing.ROOT)}
+    found = artefacts.artefacts_for(fleet, settings)
     assert found.program_digest == packing.host_program_digest()
     assert set(found.units) == UNITS
     assert settings.runtime is not None
@@ -135,3 +136,9 @@ def test_keys_and_ca_are_the_inventorys(tmp_path: Path) -> None:
     found = artefacts.artefacts_for({"directory": str(tmp_path)}, Settings())
     assert (found.keys_serial, found.ca_subject) == (41, "Fleet prod CA")
     assert found.runtime_lock == ""
+
+
+def test_a_models_lock_is_read_from_the_repository(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"model": {"id": "Qwen/Qwen3-32B", "lock": "one.json"}})
+    fleet = {"directory": str(tmp_path), "root": str(tmp_path)}
+    assert artefacts.artefacts_for(fleet, settings).model.problem.startswith("one.json: No such")
