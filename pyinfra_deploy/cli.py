@@ -22,6 +22,7 @@ COMMANDS = {
     "pyinfra_deploy.findings_commands": ("findings",),
     "pyinfra_deploy.runtime.commands": ("runtime",),
     "pyinfra_deploy.model.commands": ("model",),
+    "pyinfra_deploy.audit_commands": ("audit",),
 }
 
 

@@ -93,8 +93,8 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
 
 # Steps of units that serve: their answer is in a file, and in the journal it would push out the
 # lines that an error shows.
-QUIET = ("engine started", "engine undrain", "gateway started", "fans run", "fans restore")
-QUIET += ("job record",)
+QUIET = ("engine started", "engine undrain", "gateway started", "fans run", "fans restore",
+         "job record")  # fmt: skip
 
 
 def program_digest() -> str:

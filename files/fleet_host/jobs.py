@@ -149,13 +149,15 @@ def _start_lock(directory: Path) -> Iterator[None]:
 
 
 def start(request: dict[str, Any]) -> dict[str, Any]:
-    """{kind, id, spec} -> {state: started|attached, unit, run}.
+    """{kind, id, spec, who} -> {state: started|attached, unit, run}.
+
+    who: for the event log; by default the lease's holder.
 
     A job that runs with the same spec is attached to; one that runs with another spec is refused,
     since stopping it is the operator's decision.
     """
     kind, identifier = named_job(request)
-    spec = request.get("spec")
+    spec, who = request.get("spec"), request.get("who")
     if not isinstance(spec, dict):
         raise SpecError(f"no spec for {kind} {identifier}", "'spec' must be an object.", "Give it.")
     directory = job_directory(kind, identifier)
@@ -192,7 +194,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
             "run": run_id,
             "boot_id": boot_id(),
             "digest": digest,
-            "who": events.holder(),
+            "who": who if isinstance(who, str) and who else events.holder(),
             "spec": spec,
         }
         durable.write_json(directory / "spec.json", stored, mode=0o640, gid=group)

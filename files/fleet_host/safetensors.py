@@ -70,10 +70,15 @@ def read_header(path: Path) -> dict[str, tuple[int, int]]:
 
 def _parse(raw: bytes, what: str) -> dict[str, Any]:
     """A JSON object; of objects that are tensors, only where they are. Malformed."""
-    # Before parsing, as 32 MB of brackets would become a gigabyte of lists.
-    objects = raw.count(b"{")
-    if objects > MOST_TENSORS + 2 or raw.count(b"[") > 2 * objects + 2:
-        raise Malformed(f"has {what}: it holds {objects} objects, which no model has")
+    # Before parsing, as 32 MB of brackets would become a gigabyte of lists. Commas: a tensor has as
+    # many as it has dimensions and four more; an index, one for each tensor.
+    objects, lists, commas = (raw.count(sign) for sign in (b"{", b"[", b","))
+    most_commas = 16 * objects + 2 * MOST_TENSORS
+    if objects > MOST_TENSORS + 2 or lists > 2 * objects + 2 or commas > most_commas:
+        raise Malformed(
+            f"has {what}: it holds {objects} objects, {lists} lists and {commas} commas, which no "
+            "model has"
+        )
     try:
         document = json.loads(raw, object_pairs_hook=_object, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

@@ -11,6 +11,7 @@ ACTIONS: tuple[str, ...] = (
     "pyinfra_deploy.model.listing",
     "pyinfra_deploy.model.status",
     "pyinfra_deploy.model.remove",
+    "pyinfra_deploy.model.verify",
 )
 
 

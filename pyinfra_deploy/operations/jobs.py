@@ -14,6 +14,7 @@ from pyinfra_deploy.operations.program import (
     call_through_outages,
     report_refusal,
 )
+from pyinfra_deploy.operations.run import this_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,7 +80,7 @@ def job_result(
         state,
         host,
         "job start",
-        request | {"spec": dict(spec)},
+        request | {"spec": dict(spec), "who": this_run().owner},
         llm_root=llm_root,
         patience_seconds=OUTAGE_PATIENCE_SECONDS,
     )
@@ -92,6 +93,7 @@ def job_result(
         "fix": f"journalctl -u llm-{kind}@{job_id} on the host; then run the same command again",
     }
     failure = HostRefused(told)
+    failure.result = status.get("result")
     if not failure.detail:
         failure.detail = [str(line) for line in status.get("log_tail", [])][-30:]
     raise failure

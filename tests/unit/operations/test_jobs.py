@@ -9,6 +9,7 @@ import pytest
 from paramiko import SSHException
 
 from pyinfra_deploy.operations import jobs
+from pyinfra_deploy.operations.run import this_run
 from tests.fakes.pyinfra_host import ROOT, refusal
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def test_a_job_is_started_watched_and_its_result_returned(world: PyinfraWorld) -
     assert run(world, RUNNING, RUNNING, {"state": "done", "result": result}) == result
     assert world.script.commands() == ["job start", "job status", "job status", "job status"]
     job = {"kind": "pull", "id": "Qwen--Qwen3-32B--master"}
-    assert world.script.sent[0].spec == job | {"spec": {"token_file": "hub-token"}}
+    asked = {"spec": {"token_file": "hub-token"}, "who": this_run().owner}
+    assert world.script.sent[0].spec == job | asked
     assert world.script.sent[1].spec == job
 
 
