@@ -70,13 +70,14 @@ def read_result(path: Path) -> dict[str, Any]:
 def of_pull(stored: dict[str, Any], result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """What a pull that succeeded did; of one that found all present only what the log lacks.
 
-    model_digest is also that of the lock that it was pulled by (listing.model_digest).
+    locked: whether it was pulled by a lock, whose digest is then model_digest.
     """
     answer = result.get("result")
     if result.get("state") != "done" or not isinstance(answer, dict):
         return []
     spec = stored["spec"]
-    name = f"{str(spec.get('model_id')).replace('/', '--')}/{spec.get('revision')}"
+    directory = spec.get("directory") or spec.get("revision") or "master"
+    name = f"{str(spec.get('model_id')).replace('/', '--')}/{directory}"
     digest = _text(answer.get("model_digest"))
     what = PULLED.get(str(answer.get("state")))
     if what is None:
@@ -90,6 +91,7 @@ def of_pull(stored: dict[str, Any], result: dict[str, Any]) -> list[tuple[str, d
         "commit": _commit(name),
         "hub": _text(spec.get("hub")),
         "endpoint": _text(spec.get("endpoint")),
+        "locked": spec.get("files") is not None,
         "files": _whole(answer.get("files")),
         "bytes": _whole(answer.get("bytes")),
     }

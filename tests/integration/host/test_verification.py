@@ -13,7 +13,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import hashing, locking, model_record, snapshot, staging, verification
+from fleet_host import (
+    events,
+    hashing,
+    job_record,
+    jobs,
+    locking,
+    model_record,
+    snapshot,
+    staging,
+    verification,
+)
 from fleet_host.errors import HostError, SpecError
 from fleet_host.status import Progress
 
@@ -309,6 +319,30 @@ def test_a_model_that_is_not_there_is_said(world: PullWorld) -> None:
 
 
 # --- the timer
+
+
+def test_the_timer_s_job_needs_no_request_and_its_damage_gets_into_the_log(
+    world: PullWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = world.target.parent
+    for name in ("run", "state", "etc"):
+        monkeypatch.setenv(f"FLEET_{name.upper()}_ROOT", str(root / name))
+        (root / name / "llm-verify/scheduled").mkdir(parents=True)
+    monkeypatch.setenv("INVOCATION_ID", "i1")
+    request = {"kind": "verify", "id": "scheduled"}
+    world.pull()
+    previous = signal.getsignal(signal.SIGTERM)
+    try:
+        assert jobs.run(request)["state"] == "done"
+        flip(writable(world) / SECOND)
+        with pytest.raises(HostError, match="is not as it was verified"):
+            jobs.run(request)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert job_record.record(request) == {"events": 1}
+    (event,) = events.tail({})["events"]
+    assert (event["who"], event["what"]) == ("llm-verify.timer", "model damaged")
+    assert (event["model"], event["damaged"]) == (NAME, [SECOND])
 
 
 def scheduled(world: PullWorld, monkeypatch: pytest.MonkeyPatch, days: int | None, age: str) -> int:

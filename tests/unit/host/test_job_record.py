@@ -55,6 +55,19 @@ def test_a_pull_is_logged_with_who_asked_for_it_and_from_where(
     assert "hub-token" not in json.dumps(event)
 
 
+def test_a_locked_model_is_logged_by_its_directory_and_the_lock_s_digest(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = {**SPEC, "directory": "master-dddddddddddd", "files": []}
+    jobs.start({**JOB, "spec": locked, "who": "alice@desk"})
+    monkeypatch.setenv("INVOCATION_ID", "i1")
+    ended({"invocation_id": "i1", "state": "done", "result": PULLED})
+    job_record.record(JOB)
+    (event,) = logged()
+    assert (event["model"], event["locked"]) == ("Qwen--Tiny/master-dddddddddddd", True)
+    assert event["model_digest"] == DIGEST
+
+
 def test_what_was_there_already_is_logged_once(host: FakeSystemd) -> None:
     ended({"invocation_id": "i1", "state": "done", "result": {**PULLED, "state": "present"}})
     # A power cut kept the run that published it from saying so.
