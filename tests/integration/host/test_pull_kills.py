@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import durable, pull, verification
+from fleet_host import durable, model_record, pull, verification
 from fleet_host.status import Progress
 
 from tests.fakes.model_hub import SECOND
@@ -95,6 +95,9 @@ def sweep(world: PullWorld, prepare: Callable[[], object], visible: bool, stride
         checked = verification.verify_command({"path": str(world.final), "deep": True})
         assert checked["ok"], (step, checked)
         assert not world.staging.exists()
+        # An engine that has loaded the damaged file learns of it, whichever run replaced it.
+        mended = model_record.require_record(world.final)["mended"]
+        assert visible is (mended is not None), (step, mended)
         if not died:
             return step
         step += stride
