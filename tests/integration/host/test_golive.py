@@ -100,21 +100,6 @@ def test_a_new_binding_restarts_the_same_release(host: FakeHost) -> None:
     assert (host.linked("current"), host.linked("previous")) == ("r1", None)
 
 
-def test_an_engine_that_was_started_before_its_model_was_mended_is_restarted_once(
-    host: FakeHost,
-) -> None:
-    stage(host, "r1")
-    go(host, "r1")
-    model = (engine.release_directory("main", "r1") / "model").readlink()
-    path = model.with_name(f"{model.name}.json")
-    record = json.loads(path.read_text())
-    path.write_text(json.dumps({**record, "mended": {"when": "2026 0a", "files": ["one"]}}))
-    restarts = host.calls().count("restart llm-engine@main.service")
-    assert go(host, "r1")["changed"] is True
-    assert host.calls().count("restart llm-engine@main.service") == restarts + 1
-    assert go(host, "r1")["changed"] is False
-
-
 @pytest.mark.parametrize(
     ("behaviour", "said"),
     [
