@@ -14,7 +14,7 @@ from pyinfra_deploy.settings.fleet import load_fleet
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyinfra_deploy.settings.fleet import Fleet
 
@@ -46,15 +46,17 @@ def ask(
     deploy: str = "list_models.py",
     data: Mapping[str, str] | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
+    on_line: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, dict[str, Any]], str]:
-    """{host: its answer} of the hosts that were reached, and what pyinfra said."""
+    """{host: its answer} of the hosts that were reached, and what pyinfra said, each line of which
+    on_line is called with as it comes."""
     if not hosts:
         return {}, ""
     with tempfile.TemporaryDirectory(prefix="fleet-models-") as name:
         line = reading.command_line(
             fleet, hosts, DEPLOYS / deploy, {"models_directory": name, **(data or {})}
         )
-        printed = reading.run(line, fleet.root, timeout_seconds)
+        printed = reading.run(line, fleet.root, timeout_seconds, on_line)
         answers = {path.stem: json.loads(path.read_text()) for path in Path(name).glob("*.json")}
     return answers, printed
 
