@@ -109,8 +109,9 @@ def free_bytes() -> int:
 def remove(request: dict[str, Any]) -> dict[str, Any]:
     """`model remove` {models: [OWNER--NAME/REVISION], dry} -> {removed: [name], freed_bytes}.
 
-    HostError, and nothing is removed, when a release refers to one of them or it is not there. A
-    kill in the middle leaves a directory without a record, which the same request removes.
+    HostError, and nothing is removed, when a release refers to one of them or it is not there. What
+    an unfinished pull has left under that name goes too, and may be all there is. A kill in the
+    middle leaves a directory without a record, which the same request removes.
     """
     fields.refuse_unknown(request, {"models", "dry"}, "model remove")
     names = fields.texts(request, "models")
@@ -125,38 +126,44 @@ def remove(request: dict[str, Any]) -> dict[str, Any]:
                 "Deploy other releases until this one is pruned (engine.keep_releases), then "
                 "remove it.",
             )
-        directory = root() / name
-        if not directory.is_dir() and not model_record.record_path(directory).exists():
+        if not any(os.path.lexists(place) for place in places(name)):
             raise HostError(
                 f"{name} is not on this host",
                 "it has neither a directory nor a record.",
                 "See `fleet model list`.",
             )
     if request.get("dry") is True:
-        return {"removed": names, "freed_bytes": sum(used_bytes(root() / name) for name in names)}
+        freed = sum(used_bytes(place) for name in names for place in places(name))
+        return {"removed": names, "freed_bytes": freed}
     freed = 0
     for name in names:
         freed += _remove(name)
     return {"removed": names, "freed_bytes": freed}
 
 
+def places(name: str) -> tuple[Path, Path, Path]:
+    """The record, the model, and what a pull of it has gathered so far."""
+    directory = root() / name
+    return model_record.record_path(directory), directory, root() / ".incoming" / name
+
+
 def _remove(name: str) -> int:
     """Its record first, so that it counts for nothing from the first moment on."""
-    directory = root() / name
+    record_file, directory, gathered = places(name)
     record = model_record.read_record(directory) or {}
-    lock = root() / ".incoming" / directory.parent.name / f".{directory.name}.lock"
-    with prune.idle(lock.with_name(directory.name)) as nobody_pulls:
+    with prune.idle(gathered) as nobody_pulls:
         if not nobody_pulls:
             raise locking.Busy(
                 f"{name} is being pulled or verified",
-                f"another process holds {lock}.",
+                f"another process holds the lock beside {gathered}.",
                 "Wait for it, or stop it ('job stop').",
             )
-        freed = used_bytes(directory)
-        durable.remove_file(model_record.record_path(directory))
+        freed = used_bytes(directory) + used_bytes(gathered)
+        durable.remove_file(record_file)
         prune.remove_as_owner(directory)
+        prune.remove_as_owner(gathered)
     events.record(
-        "model removed",
+        "model removed" if record else "unfinished pull removed",
         model=name,
         model_digest=record.get("model_digest"),
         commit=record.get("commit"),

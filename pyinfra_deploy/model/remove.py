@@ -29,7 +29,7 @@ def register(actions: Any) -> None:
         help="remove models that no release refers to",
         description="Removes models from hosts: those that are named, as `fleet model list` names "
         "them, or with --unused all that no release refers to. The model that the settings ask for "
-        "stays in any case.",
+        "stays in any case. What an unfinished pull has left goes only by its name.",
         epilog="exit code: 0 done, 1 refused, 2 some hosts could not be asked or did not do it",
     )
     add_hosts(command)
@@ -108,6 +108,12 @@ def chosen_models(
                 kept.append(f"{host}: {name}: {why}")
             elif not why and (unused or name in names):
                 found.setdefault(host, []).append(row)
+        here = {row["name"] for row in answer["models"]}
+        for left in answer["unfinished"]:
+            # Only by name: the next deploy may want to go on with it.
+            if left["name"] in names and left["name"] not in here:
+                row = {"name": left["name"], "used_bytes": left["bytes"]}
+                found.setdefault(host, []).append(row)
     if kept:
         raise Refused(
             "nothing was removed",
@@ -116,7 +122,11 @@ def chosen_models(
             "down with --limit.",
             kept[:20],
         )
-    known = {row["name"] for answer in read.values() for row in answer["models"]}
+    known = {
+        row["name"]
+        for answer in read.values()
+        for row in (*answer["models"], *answer["unfinished"])
+    }
     unknown = sorted(set(names) - known)
     if unknown and read:
         raise Refused(

@@ -88,6 +88,16 @@ def test_a_removal_that_was_killed_is_finished_by_the_same_request(two: PullWorl
     assert not (two.target / OTHER).exists()
 
 
+def test_what_a_pull_that_was_given_up_has_left_goes_under_its_name(two: PullWorld) -> None:
+    left = two.target / ".incoming" / "Qwen--Big" / "master"
+    (left / "model").mkdir(parents=True)
+    (left / "model" / "part").write_bytes(b"x" * 9000)
+    assert models.remove({"models": ["Qwen--Big/master"]})["freed_bytes"] >= 9000
+    assert not left.exists()
+    assert events.tail({})["events"][-1]["what"] == "unfinished pull removed"
+    assert len(models.listing({})["models"]) == 2
+
+
 def test_one_that_is_being_pulled_is_not_removed(two: PullWorld) -> None:
     with (
         staging.held(staging.places(two.target, "Qwen/Tiny", "v1.0")),

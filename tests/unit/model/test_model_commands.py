@@ -155,6 +155,14 @@ def test_what_must_stay_is_refused_before_anything_goes(
     assert words in str(caught.value)
 
 
+def test_what_a_pull_has_left_goes_only_by_its_name(fleet: Any) -> None:
+    left = answer(row("o--n/old"), unfinished=[{"name": "o--n/new", "bytes": 5e9}])
+    named = remove.chosen_models(fleet, {"gpu01": left}, ["o--n/new"], unused=False)
+    assert named == {"gpu01": [{"name": "o--n/new", "used_bytes": 5e9}]}
+    unused = remove.chosen_models(fleet, {"gpu01": left}, [], unused=True)
+    assert names(unused) == {"gpu01": ["o--n/old"]}
+
+
 def test_the_locked_revision_is_what_settings_ask_for(fleet: Any, tmp_path: Path) -> None:
     settings = worlds.settings_with({"model": {"lock": "one.json"}})
     (tmp_path / "one.json").write_text(lock_text(replace(LOCK, license="mit")))
