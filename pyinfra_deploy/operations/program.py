@@ -174,6 +174,11 @@ def call_through_outages(
 def _reconnect(host: Host) -> None:
     try:
         host.disconnect()
+        # pyinfra leaves the connection itself open, also one that never got past the host's key or
+        # the login: after ten of them sshd turns everybody away (MaxStartups, sshd_config(5)).
+        client = getattr(host.connector, "client", None)
+        if client is not None:
+            client.close()
     except LOST_CONNECTION as error:
         logger.debug(f"{host.print_prefix}while closing the lost connection: {error}")
     host.connected = False
