@@ -72,6 +72,8 @@ class NextMove(logging.Filter):
 
 def tell_next_moves() -> None:
     """Have pyinfra print them, from here on in this process."""
+    # What paramiko logs of it besides would go to the terminal as a traceback.
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())
     logger = logging.getLogger("pyinfra")
     if not any(isinstance(known, NextMove) for known in logger.filters):
         logger.addFilter(NextMove())
