@@ -192,9 +192,13 @@ def _ask(name: str, identity: str, progress: Progress) -> dict[str, Any]:
     return document
 
 
-def _silent(name: str, identity: str, unit: str, lines: list[str]) -> HostError:
+class UndecidedError(HostError):
+    """The parser came to no verdict: it died, or what it imports did."""
+
+
+def _silent(name: str, identity: str, unit: str, lines: list[str]) -> UndecidedError:
     tail = engine.journal(unit, [], 0, 30)
-    return HostError(
+    return UndecidedError(
         f"whether vLLM takes the arguments of release {identity} could not be found out",
         f"{unit} ended without a verdict.",
         f"Read the lines below, and 'journalctl -u {unit}' on the host. Nothing of engine {name} "
