@@ -110,7 +110,7 @@ def list_flags(request: dict[str, Any]) -> dict[str, Any]:
             read = vllm_flags.read_flags(runtime)
             entry |= {"version": read["version"], "flags": read["flags"]}
         except HostError as error:
-            entry["problem"] = f"{error}: {error.why}"
+            entry["problem"] = str(error)
         texts = [place / HELP for place in users if (place / HELP).is_file()]
         if wanted and texts:
             entry["help"] = texts[-1].read_text(encoding="utf-8", errors="replace")
