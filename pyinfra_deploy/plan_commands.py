@@ -54,9 +54,7 @@ def register(commands: Any) -> None:
         epilog="exit code: 0 nothing refused, 1 something refused, 2 something not found out",
     )
     plan.add_argument("inventory", help="prod, inventories/prod.py or inventories/prod/hosts.yml")
-    plan.add_argument(
-        "--limit", action="append", default=[], metavar="HOSTS", help="hosts or groups, with commas"
-    )
+    facts_commands.add_choice(plan)
     plan.add_argument(
         "--facts", type=Path, metavar="DIR", help="plan from `fleet facts collect`, touch no host"
     )
@@ -73,7 +71,7 @@ def register(commands: Any) -> None:
 
 def _plan(arguments: argparse.Namespace) -> int:
     fleet = load_fleet(arguments.inventory)
-    hosts = facts_commands.chosen(fleet, arguments.limit)
+    hosts = facts_commands.chosen(fleet, arguments.limit, arguments.exclude)
     with _without_collector(), tempfile.TemporaryDirectory(prefix="fleet-plan-") as scratch:
         directory, not_read, printed = _facts(fleet, hosts, arguments.facts, Path(scratch))
         known = [fleet.hosts[host] for host in hosts if host not in not_read]

@@ -16,6 +16,7 @@ _CONNECT_ERROR = re.compile(
     r"|Could not resolve hostname|Could not connect|EOF error) \(.*)",
     re.DOTALL,
 )
+_WITHOUT = " Without it for now: --exclude {host}"
 # How the messages of pyinfra's ssh connector begin (pyinfra 3, connectors/ssh.py), or what paramiko
 # has put in them, and the next move; the first that is found counts.
 NEXT_MOVES = (
@@ -30,9 +31,20 @@ NEXT_MOVES = (
         "ssh-keygen -R ADDRESS, then connect once with ssh and compare the fingerprint",
     ),
     (
+        # paramiko's SSHException: neither an agent nor a file gave it a key to try.
+        "no authentication methods available",
+        "this machine has no key to offer: load one (ssh-add -l lists those of the ssh-agent), or "
+        "set ansible_ssh_private_key_file to its file",
+    ),
+    (
         "authentication error",
         "the host lets this user and key not in: try `ssh USER@ADDRESS` by hand; set ansible_user "
         "and ansible_ssh_private_key_file, or put the public key into its authorized_keys",
+    ),
+    (
+        "known_hosts",
+        "the file of known host keys cannot be used here: it and its directory have to exist and "
+        "be writable for you (mkdir -m 700 ~/.ssh)",
     ),
     (
         "could not resolve",
@@ -43,12 +55,12 @@ NEXT_MOVES = (
         # paramiko's NoValidConnectionsError: refused, or no route to the host.
         "unable to connect to port",
         "nothing answers there: is the host up (ping it, ask its BMC), does sshd run, and are "
-        "ansible_host and ansible_port right? Without it for now: --exclude {host}",
+        "ansible_host and ansible_port right?" + _WITHOUT,
     ),
     (
         "",
         "is it switched on and on the network (ping it, ask its BMC), and are ansible_host and "
-        "ansible_port right? Without it for now: --exclude {host}",
+        "ansible_port right?" + _WITHOUT,
     ),
 )
 
@@ -58,6 +70,11 @@ def next_move(host: str, message: str) -> str:
     lowered = message.lower()
     move = next(move for sign, move in NEXT_MOVES if sign in lowered)
     return f"nothing was changed on it. Next: {move.format(host=host)}"
+
+
+def without_exclude(text: str) -> str:
+    """The same, for a command that has no --exclude since it is for all hosts."""
+    return re.sub(re.escape(_WITHOUT).replace(r"\{host\}", r"\S+"), "", text)
 
 
 class NextMove(logging.Filter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyinfra_deploy.settings.unreachable import next_move
+from pyinfra_deploy.settings.unreachable import next_move, without_exclude
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,24 @@ from pyinfra_deploy.settings.unreachable import next_move
             "Could not connect ([Errno None] Unable to connect to port 22 on 10.0.0.9)",
             "does sshd run",
         ),
+        ("SSH error (No authentication methods available)", "ansible_ssh_private_key_file"),
+        (
+            "Authentication error (username=ops): No authentication methods available",
+            "ssh-agent",
+        ),
+        (
+            "Could not connect ([Errno 2] No such file or directory: '/home/a/.ssh/known_hosts')",
+            "mkdir -m 700 ~/.ssh",
+        ),
         ("Could not connect (timed out)", "is it switched on"),
         ("SSH error (Error reading SSH protocol banner)", "--exclude gpu01"),
     ],
 )
 def test_next_move(message: str, move: str) -> None:
     assert move in next_move("gpu01", message)
+
+
+def test_a_command_for_all_hosts_does_not_tell_to_leave_one_out() -> None:
+    move = next_move("gpu01", "Could not connect (timed out)")
+    assert without_exclude(f"{move} more") == f"{move.split(' Without')[0]} more"
+    assert without_exclude("--exclude stays elsewhere") == "--exclude stays elsewhere"
