@@ -16,7 +16,6 @@ from pyinfra_deploy.deploys.artefacts import artefacts_for
 from pyinfra_deploy.facts import raw
 from pyinfra_deploy.facts.assemble import assemble
 from pyinfra_deploy.facts.errors import UnreadableOutput
-from pyinfra_deploy.facts.hardware import Hardware
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.model_source import (
     model_is_on_host,
@@ -25,7 +24,14 @@ from pyinfra_deploy.operations.model_source import (
 )
 from pyinfra_deploy.planning import host_plan
 from pyinfra_deploy.planning.finding import Finding
-from pyinfra_deploy.planning.foresight import Foresight, KnownModel, as_document, foresee
+from pyinfra_deploy.planning.foresight import (
+    Foresight,
+    KnownModel,
+    as_document,
+    foresee,
+    foresee_plain,
+    unknown_host,
+)
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.parallelism import all_layouts
 from pyinfra_deploy.planning.preflight import os_facts, preflight, preflight_from_facts
@@ -116,16 +122,14 @@ def _host(
 ) -> tuple[Foresight, list[str] | None]:
     """(what is foreseen, what a deploy would change: None where that is not known)."""
     settings, today = host.settings, datetime.datetime.now(datetime.UTC).date()
-    more: list[Finding] = []
-    snapshot: Mapping[str, Any] | None = None
     try:
         outputs = raw.read_directory(directory / host.name)
     except UnreadableOutput as error:
-        hardware = Hardware(host.name)
-        more.append(_not_collected(host.name, directory, error))
-    else:
-        hardware = assemble(host.name, outputs, settings.llm_root)
-        snapshot = _snapshot(outputs)
+        # Nothing is judged: what is not known would be taken for absent.
+        return unknown_host(host.name, _not_collected(host.name, directory, error)), None
+    more: list[Finding] = []
+    hardware = assemble(host.name, outputs, settings.llm_root)
+    snapshot = _snapshot(outputs)
     if snapshot is not None:
         settings = with_python(settings, *_locks(settings), snapshot)
         if settings.runtime is not None and settings.runtime.conda is not None:
@@ -133,9 +137,14 @@ def _host(
             more += _host_plan(fleet, host, snapshot, None).findings
         else:
             more += preflight(host.name, host.groups, settings, snapshot)
-    elif not more:
+    else:
         settings = with_python(settings, *_locks(settings), os_facts(hardware))
         more += preflight_from_facts(host.groups, settings, hardware)
+    if "gpu" not in host.groups:
+        foresight = foresee_plain(hardware, settings, today, more)
+        if snapshot is None or foresight.refused:
+            return foresight, None
+        return foresight, _host_plan(fleet, host, snapshot, None).reasons()
     more += upgrade_findings(host.name, settings, snapshot)
     model = _model(fleet, settings, model_config)
     lock, _ = _locks(settings)
