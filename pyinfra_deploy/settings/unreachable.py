@@ -77,13 +77,39 @@ def without_exclude(text: str) -> str:
     return re.sub(re.escape(_WITHOUT).replace(r"\{host\}", r"\S+"), "", text)
 
 
+# What pyinfra logs of a fact that could not be read (api/facts.py): its arguments, which are a
+# whole request, and before it what the command printed, sudo's own words among that.
+_FACT_ERROR = re.compile(r"(could not (?:load|process) fact: \S+)(.{200,})", re.DOTALL)
+_PASSWORD_REFUSED = re.compile(
+    r"^\s*\[(?P<host>[^\]]+)\]\s+(sudo: \d+ incorrect password attempts?|Sorry, try again\.)\s*$"
+)
+_SUDO_MOVE = (
+    "the sudo password is wrong: nothing was changed. Next: set ansible_become_password to this "
+    "user's password on the host (ansible-vault encrypt_string), or allow sudo without one in its "
+    "sudoers (NOPASSWD: ALL)"
+)
+
+
 class NextMove(logging.Filter):
-    """Adds the next move to what pyinfra logs of a host that it could not connect to."""
+    """Adds the next move to what pyinfra logs of a host that it could not connect to or become
+    root on, and leaves a fact's request out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        found = _CONNECT_ERROR.search(_COLOURS.sub("", str(record.msg)))
+        plain = _COLOURS.sub("", str(record.msg))
+        found = _CONNECT_ERROR.search(plain)
         if found and record.levelno == logging.ERROR:
             record.msg = f"{record.msg}\n    {next_move(found['host'], found['why'])}"
+        elif refused := _PASSWORD_REFUSED.search(plain):
+            # sudo says it for each of three tries.
+            if refused["host"] not in self.refused:
+                record.msg = f"{record.msg}\n    {_SUDO_MOVE}"
+            self.refused.add(refused["host"])
+        elif _FACT_ERROR.search(plain):
+            record.msg = _FACT_ERROR.sub(r"\1 (...)", str(record.msg))
         return True
 
 
