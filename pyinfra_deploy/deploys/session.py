@@ -166,7 +166,10 @@ def snapshot_request(
     units = []
     if "gpu" in groups:
         engine = settings.engine.name
-        units += [engine_plan.ENGINE_UNIT.format(name=engine), f"llm-golive@{engine}.service"]
+        units += [
+            engine_plan.ENGINE_UNIT.format(name=engine),
+            engine_plan.GO_LIVE_UNIT.format(name=engine),
+        ]
         units += [*host_care.UNITS, *engine_care.units_to_read(engine)]
         files += engine_care.files_to_read(engine)
         files += [drop_in_path(engine), driver_install.UNIT_PATH, *host_care.files_to_read()]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import wanted
+from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.placement import environment_of, names_masked_gpus
 from pyinfra_deploy.planning.release import (
     digest_of_text,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyinfra_deploy.settings.schema import Settings
 
 ENGINE_UNIT = "llm-engine@{name}.service"
+GO_LIVE_UNIT = "llm-golive@{name}.service"
 # How the names end under which the host program writes vm.max_map_count (kernel.py, OUR_NAMES).
 OUR_SYSCTL_FILE = "llm-map-count.conf"
 
@@ -91,8 +93,42 @@ def plan_engine(
         "binding": binding,
         "gpus": tuple(gpu.uuid for gpu in placement.gpus if gpu.uuid) if placement else (),
         "serving": serving,
-        "go_live": _go_live_reason(release, record, engine, unit, binding),
+        "go_live": _go_live_reason(
+            release, record, engine, unit, binding, _go_live_runs(settings, snapshot)
+        ),
     }
+
+
+def go_live_findings(
+    host: str, settings: Settings, snapshot: Mapping[str, Any], plan: Mapping[str, Any]
+) -> tuple[Finding, ...]:
+    """A go-live that runs, to another release than the one that is wanted: the host would refuse
+    this one, after everything else was changed. plan: as plan_engine gives it."""
+    name = settings.engine.name
+    asked = ((snapshot.get("engines") or {}).get(name) or {}).get("golive_asked")
+    if not asked or plan["model_digest"] is None or not _go_live_runs(settings, snapshot):
+        return ()
+    identity = plan["release"].id_with(plan["model_digest"])
+    if asked == identity:
+        return ()
+    unit = GO_LIVE_UNIT.format(name=name)
+    return (
+        Finding(
+            "engine.other-go-live",
+            "refuse",
+            host,
+            unit,
+            f"a go-live to release {asked} is running, and the settings now ask for {identity}",
+            f"wait until it has ended (journalctl -fu {unit} on the host shows it), or stop it "
+            f"there: sudo systemctl stop {unit}; then run the same command again",
+        ),
+    )
+
+
+def _go_live_runs(settings: Settings, snapshot: Mapping[str, Any]) -> bool:
+    name = GO_LIVE_UNIT.format(name=settings.engine.name)
+    unit = (snapshot.get("units") or {}).get(name) or {}
+    return unit.get("active") in ("active", "activating", "deactivating", "reloading")
 
 
 def _model_record(settings: Settings, snapshot: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -138,12 +174,17 @@ def _go_live_reason(
     engine: Mapping[str, Any],
     unit: Mapping[str, Any],
     binding: str,
+    runs: bool,
 ) -> str:
-    """Why the engine must be switched or started; empty when it runs what is wanted.
+    """Why the engine must be switched or started; empty when it runs what is wanted. runs: a
+    go-live is at work on the host, perhaps of a run that was killed.
 
     What runs is compared, not what this run changed: an interrupted run loses no restart.
     """
     current = engine.get("current")
+    if runs and record is not None:
+        to = engine.get("golive_asked") or "a release that could not be read"
+        return f"a go-live to {to} is running: it is joined"
     if not current:
         return "nothing is live yet"
     if record is None:

@@ -193,12 +193,14 @@ def test_an_engine_s_links_releases_and_records(tmp_path: Path) -> None:
     put(home / "releases/r2/release.json", "{not json")
     (home / "current").symlink_to("releases/r1")
     put(home / "golive.json", {"phase": "switched"})
+    put(tmp_path / "jobs/golive/main/spec.json", {"spec": {"release": "r2", "run": "a"}})
     put(home / "start.json", {"release": "r1", "gpus": [], "lines": ["KV cache size: 1 tokens"]})
     found = read({"llm_root": str(tmp_path), "engines": ["main"]})["engines"]["main"]
     assert (found["current"], found["previous"]) == ("r1", None)
     assert found["releases"]["r1"] == {"id": "r1"}
     assert "is not JSON" in found["releases"]["r2"]["error"]
     assert found["golive"] == {"phase": "switched"}
+    assert found["golive_asked"] == "r2"
     assert found["start"]["release"] == "r1"
 
 

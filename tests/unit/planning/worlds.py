@@ -208,7 +208,8 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
             "www-data": {"uid": 33, "groups": ["llm-http", "www-data"]},
         },
         "files": files,
-        "units": {name: unit() for name in (*units_of_roles(), "llm-watch@main.service")},
+        "units": {name: unit() for name in (*units_of_roles(), "llm-watch@main.service")}
+        | {"llm-golive@main.service": unit(active="inactive", enabled="static")},
         "sysctl": {
             "vm.max_map_count": {
                 "live": 1048576,
@@ -217,7 +218,18 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
                 ],
             }
         },
-        "state": {"program_digest": PROGRAM_DIGEST, "schema_version": 1, "generation": 4},
+        "state": {
+            "program_digest": PROGRAM_DIGEST,
+            "schema_version": 1,
+            "generation": 4,
+            "verified": {
+                "release": release,
+                "binding": digest_of_text(""),
+                "gateway": gateway_name,
+                "nginx": digest_of(dict(rendered.files)),
+                "certificate": "c" * 64,
+            },
+        },
         "environments": {environment.path: {"name": "x"} for environment in made.values()},
         "models": {
             wanted.model_slug(settings): {
@@ -234,6 +246,7 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
                 "releases": {release: {"id": release}},
                 "started": {"release": release, "binding": digest_of_text("")},
                 "golive": {"phase": "done", "to": release},
+                "golive_asked": release,
                 "socket": True,
             }
         },
@@ -245,6 +258,7 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
                 "sans": ["llm.example.com"],
                 "issuer": CA_SUBJECT,
                 "not_after": "Nov 30 07:02:26 2027 GMT",
+                "fingerprint": "c" * 64,
             },
             "nginx_loaded": digest_of(dict(rendered.files)),
             "socket": True,
