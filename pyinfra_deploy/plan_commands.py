@@ -8,6 +8,7 @@ import gc
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,9 +86,10 @@ def _plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_document(found, not_read), indent=2))
     else:
-        _print(found, not_read, fleet, layouts=arguments.layouts)
+        # Before the plan, whose last line says of which hosts something was not found out.
         for line in printed.splitlines()[-20:] if not_read else ():
-            print(f"  | {line}", file=sys.stderr)
+            print(f"  | {line}", file=sys.stderr, flush=True)
+        _print(found, not_read, fleet, layouts=arguments.layouts)
     foresights = [foresight for foresight, _ in found]
     if any(one.refused for one in foresights):
         return REFUSED
@@ -159,7 +161,11 @@ def _host(
     )  # fmt: skip
     if snapshot is None or foresight.refused:
         return foresight, None
-    return foresight, _host_plan(fleet, host, snapshot, foresight).reasons()
+    plan = _host_plan(fleet, host, snapshot, foresight)
+    if plan.refused:
+        # For what only the comparison with the host tells, such as a go-live that runs there.
+        return replace(foresight, findings=(*foresight.findings, *plan.refused)), None
+    return foresight, plan.reasons()
 
 
 def _locks(settings: Settings) -> tuple[str, str]:
