@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.settings import doubts
+from pyinfra_deploy.settings.checkout import refuse_other_checkout
 from pyinfra_deploy.settings.connection import Connection, map_connection
 from pyinfra_deploy.settings.contradictions import contradictions
 from pyinfra_deploy.settings.inventory_file import Inventory, Located, read_inventory
@@ -56,6 +57,7 @@ def load_fleet(inventory: Path | str, root: Path | None = None) -> Fleet:
     Raises SettingsError with everything that is wrong with any file or host.
     """
     name, hosts_file, root = locate(inventory, root)
+    refuse_other_checkout(root)
     reader = Reader(root)
     _refuse_merging(root)
     read = read_inventory(reader.read(hosts_file))
