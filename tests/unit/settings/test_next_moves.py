@@ -29,7 +29,7 @@ from pyinfra_deploy.settings.unreachable import NextMove, next_move, without_exc
             "ssh-agent",
         ),
         (
-            "Could not connect ([Errno 2] No such file or directory: '/home/a/.ssh/known_hosts')",
+            "Could not connect ([Errno 2] No such file or directory: '~/.ssh/known_hosts')",
             "mkdir -m 700 ~/.ssh",
         ),
         ("Could not connect (timed out)", "is it switched on"),
