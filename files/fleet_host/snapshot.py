@@ -504,7 +504,21 @@ def engine_state(root: str, name: str) -> Json:
         "start": json_or_none(home + "/start.json"),
         "socket": os.path.exists(run + "/http.sock"),
         "draining": os.path.exists(f"/run/llm/drain/{name}"),
+        "drained": drain_flag(f"/run/llm/drain/{name}"),
     }
+
+
+def drain_flag(path: str) -> Json:
+    """{by, reason, since} of a drain flag, null for what is not recorded in it (an operator may
+    have touched an empty one: then since is when). None without a flag."""
+    try:
+        since = int(os.stat(path).st_mtime)
+    except FileNotFoundError:
+        return None
+    found = json_or_none(path)
+    found = found if isinstance(found, dict) and "error" not in found else {}
+    known = {"since": since, **found}
+    return {key: known.get(key) for key in ("by", "reason", "since")}
 
 
 def golive_asked(path: str) -> str | None:

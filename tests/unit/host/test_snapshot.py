@@ -311,3 +311,24 @@ def test_secure_boot_is_the_variable_s_last_byte(
     if content is not None:
         (tmp_path / "SecureBoot").write_bytes(content)
     assert snapshot.secure_boot() is on
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            '{"by": "ada", "reason": "slot 3", "since": 1800000000}\n',
+            {"by": "ada", "reason": "slot 3", "since": 1800000000},
+        ),
+        ('{"by": "ada"}', {"by": "ada", "reason": None, "since": 1700000000}),
+        ("", {"by": None, "reason": None, "since": 1700000000}),
+        ("repair", {"by": None, "reason": None, "since": 1700000000}),
+        ("[1]", {"by": None, "reason": None, "since": 1700000000}),
+    ],
+)
+def test_what_a_drain_flag_tells(tmp_path: Path, text: str, found: dict[str, Any]) -> None:
+    flag = tmp_path / "main"
+    assert snapshot.drain_flag(str(flag)) is None
+    flag.write_text(text)
+    os.utime(flag, (1700000000, 1700000000))
+    assert snapshot.drain_flag(str(flag)) == found
