@@ -286,8 +286,7 @@ LESSER: dict[str, tuple[Hardware, str, str]] = {
         "gpu.process-unknown",
         "warn",
     ),
-    "our engine": (one(3, processes=(OURS,), memory_used_mib=41001), "", ""),
-    "the proof of a go-live that runs": (one(3, processes=(PROOF,), memory_used_mib=41001), "", ""),
+    "our engine and a proof": (one(3, processes=(OURS, PROOF), memory_used_mib=41001), "", ""),
     "our engine and a small one": (
         one(3, processes=(OURS, SMALL), memory_used_mib=41311),
         "gpu.foreign-process",
