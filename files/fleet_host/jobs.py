@@ -253,14 +253,14 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         raise HostError(
             f"{kind} {identifier} has nothing to do",
             f"{job_directory(kind, identifier) / 'spec.json'} does not exist.",
-            "Start jobs with 'fleet-host job start', not with systemctl.",
+            "Run the deploy, which says what is to be done and starts it, instead of systemctl.",
         )
     invocation_id = os.environ.get("INVOCATION_ID", "")
     if not invocation_id:
         raise HostError(
             f"{kind} {identifier} was not run",
             "'job run' is for systemd, whose unit makes sure that it runs once at a time.",
-            "Use 'fleet-host job start'.",
+            "Run the deploy, which has systemd start it.",
         )
     signal.signal(signal.SIGTERM, _on_terminate)
     identity = {"run": stored["run"], "invocation_id": invocation_id}
@@ -324,6 +324,6 @@ def _broken(kind: str, identifier: str, error: Exception) -> HostError:
 def _stopped(kind: str, identifier: str) -> HostError:
     return HostError(
         f"{kind} {identifier} was stopped",
-        "somebody ran 'job stop' or 'systemctl stop', or the host is shutting down.",
-        "Start it again: what it had done so far is kept.",
+        f"somebody ran 'systemctl stop {unit_name(kind, identifier)}', or the host shuts down.",
+        "Run the same command again: what it had done so far is kept.",
     )
