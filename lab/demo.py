@@ -57,12 +57,24 @@ def run_demo(count: int) -> None:
 
 def _fresh_disks_after_another_checkout() -> None:
     """The lab belongs to the machine, its keys and CA to a checkout, which never lets an older key
-    file replace a newer one: hosts that another checkout deployed to begin anew."""
+    file replace a newer one: hosts that another checkout deployed to begin anew. Whoever sits at a
+    terminal is asked, since what is on the disks is gone then."""
     mark = current_layout().directory / "checkout"
     if mark.exists() and mark.read_text().strip() != str(ROOT):
         say(f"these hosts were deployed from {mark.read_text().strip()}: giving them fresh disks")
+        if sys.stdin.isatty() and not _agreed():
+            raise LabError(
+                "the lab's hosts belong to another checkout",
+                "this one deploys to them only with fresh disks, which was declined",
+                f"work from {mark.read_text().strip()}, or run the same command again and agree",
+            )
         hosts.reset()
     write_atomic(mark, f"{ROOT}\n")
+
+
+def _agreed() -> bool:
+    """Whether the person at the terminal agrees to lose what is on the lab hosts' disks."""
+    return input("lab: all on these hosts' disks is lost. Go on? [y/N] ").strip().lower() == "y"
 
 
 def deploy() -> None:

@@ -42,9 +42,7 @@ def register(commands: Any) -> None:
         "inventory", help="prod, inventories/prod.py or inventories/prod/hosts.yml"
     )
     collect.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
-    collect.add_argument(
-        "--limit", action="append", default=[], metavar="HOSTS", help="hosts or groups, with commas"
-    )
+    add_choice(collect)
     collect.add_argument(
         "--mask-uuids", action="store_true", help="also mask UUIDs; plans cannot name GPUs then"
     )
@@ -54,7 +52,7 @@ def register(commands: Any) -> None:
 def _collect(arguments: argparse.Namespace) -> int:
     """Exit code: 0 every host was read, 2 some were not."""
     fleet = load_fleet(arguments.inventory)
-    hosts = chosen(fleet, arguments.limit)
+    hosts = chosen(fleet, arguments.limit, arguments.exclude)
     output = arguments.output.absolute()
     missed, printed = collect(fleet, hosts, output, mask_uuids=arguments.mask_uuids)
     for host in hosts:
@@ -85,23 +83,43 @@ def collect(
     return missed, printed
 
 
-def chosen(fleet: Fleet, limits: Sequence[str]) -> list[str]:
-    """The hosts that the patterns name, all without one. Raises SettingsError for a pattern that
-    names none."""
-    patterns = [part for limit in limits for part in limit.split(",") if part]
-    if not patterns:
-        return list(fleet.hosts)
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """The options that pyinfra has, too, for `chosen`."""
+    for option, what in (("--limit", "only these"), ("--exclude", "all but these")):
+        parser.add_argument(
+            option,
+            action="append",
+            default=[],
+            metavar="HOSTS",
+            help=f"{what}: hosts or groups, with commas",
+        )
+
+
+def chosen(fleet: Fleet, limits: Sequence[str], excludes: Sequence[str] = ()) -> list[str]:
+    """The hosts that `limits` name, all without one, but for those that `excludes` name. Raises
+    SettingsError for a pattern that names none, and where no host is left."""
+    limited = _named(fleet, "--limit", limits) or set(fleet.hosts)
+    excluded = _named(fleet, "--exclude", excludes)
+    hosts = [host for host in fleet.hosts if host in limited - excluded]
+    if not hosts:
+        raise _problem(
+            f"--exclude {','.join(excludes)}", "leaves no host.", "exclude fewer, or limit to more."
+        )
+    return hosts
+
+
+def _named(fleet: Fleet, option: str, given: Sequence[str]) -> set[str]:
     found: set[str] = set()
-    for pattern in patterns:
+    for pattern in (part for one in given for part in one.split(",") if part):
         names = fleet.groups.get(pattern) or fnmatch.filter(fleet.hosts, pattern)
         if not names:
             raise _problem(
-                f"--limit {pattern}",
+                f"{option} {pattern}",
                 f"matches no group and no host of {fleet.name}.",
                 f"groups: {', '.join(fleet.groups)}; hosts: {', '.join(list(fleet.hosts)[:10])}",
             )
         found.update(names)
-    return [host for host in fleet.hosts if host in found]
+    return found
 
 
 def prepare(output: Path, hosts: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ import gc
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,18 @@ from pyinfra_deploy.deploys.artefacts import artefacts_for
 from pyinfra_deploy.facts import raw
 from pyinfra_deploy.facts.assemble import assemble
 from pyinfra_deploy.facts.errors import UnreadableOutput
-from pyinfra_deploy.facts.hardware import Hardware
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.model_source import known_model, model_is_on_host
 from pyinfra_deploy.planning import host_plan
 from pyinfra_deploy.planning.finding import Finding
-from pyinfra_deploy.planning.foresight import Foresight, KnownModel, as_document, foresee
+from pyinfra_deploy.planning.foresight import (
+    Foresight,
+    KnownModel,
+    as_document,
+    foresee,
+    foresee_plain,
+    unknown_host,
+)
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.parallelism import all_layouts
 from pyinfra_deploy.planning.preflight import os_facts, preflight, preflight_from_facts
@@ -50,9 +57,7 @@ def register(commands: Any) -> None:
         epilog="exit code: 0 nothing refused, 1 something refused, 2 something not found out",
     )
     plan.add_argument("inventory", help="prod, inventories/prod.py or inventories/prod/hosts.yml")
-    plan.add_argument(
-        "--limit", action="append", default=[], metavar="HOSTS", help="hosts or groups, with commas"
-    )
+    facts_commands.add_choice(plan)
     plan.add_argument(
         "--facts", type=Path, metavar="DIR", help="plan from `fleet facts collect`, touch no host"
     )
@@ -69,7 +74,7 @@ def register(commands: Any) -> None:
 
 def _plan(arguments: argparse.Namespace) -> int:
     fleet = load_fleet(arguments.inventory)
-    hosts = facts_commands.chosen(fleet, arguments.limit)
+    hosts = facts_commands.chosen(fleet, arguments.limit, arguments.exclude)
     with _without_collector(), tempfile.TemporaryDirectory(prefix="fleet-plan-") as scratch:
         directory, not_read, printed = _facts(fleet, hosts, arguments.facts, Path(scratch))
         known = [fleet.hosts[host] for host in hosts if host not in not_read]
@@ -77,9 +82,10 @@ def _plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_document(found, not_read), indent=2))
     else:
-        _print(found, not_read, fleet, layouts=arguments.layouts)
+        # Before the plan, whose last line says of which hosts something was not found out.
         for line in printed.splitlines()[-20:] if not_read else ():
-            print(f"  | {line}", file=sys.stderr)
+            print(f"  | {line}", file=sys.stderr, flush=True)
+        _print(found, not_read, fleet, layouts=arguments.layouts)
     foresights = [foresight for foresight, _ in found]
     if any(one.refused for one in foresights):
         return REFUSED
@@ -114,16 +120,14 @@ def _host(
 ) -> tuple[Foresight, list[str] | None]:
     """(what is foreseen, what a deploy would change: None where that is not known)."""
     settings, today = host.settings, datetime.datetime.now(datetime.UTC).date()
-    more: list[Finding] = []
-    snapshot: Mapping[str, Any] | None = None
     try:
         outputs = raw.read_directory(directory / host.name)
     except UnreadableOutput as error:
-        hardware = Hardware(host.name)
-        more.append(_not_collected(host.name, directory, error))
-    else:
-        hardware = assemble(host.name, outputs, settings.llm_root)
-        snapshot = _snapshot(outputs)
+        # Nothing is judged: what is not known would be taken for absent.
+        return unknown_host(host.name, _not_collected(host.name, directory, error)), None
+    more: list[Finding] = []
+    hardware = assemble(host.name, outputs, settings.llm_root)
+    snapshot = _snapshot(outputs)
     if snapshot is not None:
         settings = with_python(settings, *_locks(settings), snapshot)
         if settings.runtime is not None and settings.runtime.conda is not None:
@@ -131,9 +135,14 @@ def _host(
             more += _host_plan(fleet, host, snapshot, None).findings
         else:
             more += preflight(host.name, host.groups, settings, snapshot)
-    elif not more:
+    else:
         settings = with_python(settings, *_locks(settings), os_facts(hardware))
         more += preflight_from_facts(host.groups, settings, hardware)
+    if "gpu" not in host.groups:
+        foresight = foresee_plain(hardware, settings, today, more)
+        if snapshot is None or foresight.refused:
+            return foresight, None
+        return foresight, _host_plan(fleet, host, snapshot, None).reasons()
     more += upgrade_findings(host.name, settings, snapshot)
     model = _model(fleet, settings, model_config)
     lock, _ = _locks(settings)
@@ -148,7 +157,11 @@ def _host(
     )  # fmt: skip
     if snapshot is None or foresight.refused:
         return foresight, None
-    return foresight, _host_plan(fleet, host, snapshot, foresight).reasons()
+    plan = _host_plan(fleet, host, snapshot, foresight)
+    if plan.refused:
+        # For what only the comparison with the host tells, such as a go-live that runs there.
+        return replace(foresight, findings=(*foresight.findings, *plan.refused)), None
+    return foresight, plan.reasons()
 
 
 def _locks(settings: Settings) -> tuple[str, str]:

@@ -57,7 +57,8 @@ class Group:
         names = host_ranges([one.host for one in self.foresights])
         many = len(self.foresights)
         head = f"{names}: {verdict(self.first)}" + (f" ({many} hosts alike)" if many > 1 else "")
-        lines = [Line(head, hanging=4), *_rows([("hardware", hardware(self.foresights))])]
+        seen = [] if self.first.unread else [("hardware", hardware(self.foresights))]
+        lines = [Line(head, hanging=4), *_rows(seen)]
         return "\n".join(map(str, [*lines, *self.body]))
 
 
@@ -231,7 +232,8 @@ def layouts_text(verdicts: Sequence[LayoutVerdict], engines: Sequence[NodeEngine
 
 def summary(foresights: Sequence[Foresight], not_read: Sequence[str]) -> str:
     refused = [one.host for one in foresights if one.refused]
-    parts = [f"{len(foresights) - len(refused)} of {len(foresights)} hosts would be deployed"]
+    deployed = sum(not (one.refused or one.unread) for one in foresights)
+    parts = [f"{deployed} of {len(foresights)} hosts would be deployed"]
     if refused:
         parts.append(f"refused: {host_ranges(refused)}")
     if not_read:

@@ -110,7 +110,7 @@ def list_flags(request: dict[str, Any]) -> dict[str, Any]:
             read = vllm_flags.read_flags(runtime)
             entry |= {"version": read["version"], "flags": read["flags"]}
         except HostError as error:
-            entry["problem"] = f"{error}: {error.why}"
+            entry["problem"] = str(error)
         texts = [place / HELP for place in users if (place / HELP).is_file()]
         if wanted and texts:
             entry["help"] = texts[-1].read_text(encoding="utf-8", errors="replace")
@@ -192,9 +192,13 @@ def _ask(name: str, identity: str, progress: Progress) -> dict[str, Any]:
     return document
 
 
-def _silent(name: str, identity: str, unit: str, lines: list[str]) -> HostError:
+class UndecidedError(HostError):
+    """The parser came to no verdict: it died, or what it imports did."""
+
+
+def _silent(name: str, identity: str, unit: str, lines: list[str]) -> UndecidedError:
     tail = engine.journal(unit, [], 0, 30)
-    return HostError(
+    return UndecidedError(
         f"whether vLLM takes the arguments of release {identity} could not be found out",
         f"{unit} ended without a verdict.",
         f"Read the lines below, and 'journalctl -u {unit}' on the host. Nothing of engine {name} "

@@ -142,7 +142,8 @@ CAUSES: list[tuple[re.Pattern[str], str, str]] = [
         re.compile(r"ChecksumMismatchError|[Cc]hecksum mismatch|does not match"),
         "a package does not have the hash that the lock names",
         "Do not work around this: either the channel serves a changed file, or the lock was made "
-        "from other files. Compare both.",
+        "from other files. If you trust the channel, make the lock of conda's packages again from "
+        "it (docs/runtimes.md) and commit it; else name the channel that it was made from.",
     ),
     (
         re.compile(r"NoSpaceLeftError|No space left on device|Errno 28\b|Disk quota exceeded"),

@@ -207,28 +207,34 @@ def settle(wish: Wish, ground: Ground) -> bool:
 
 
 def prove(wish: Wish, ground: Ground, progress: Progress) -> bool:
-    """Try the release before anything is stopped: vLLM's parser, then the proof. False: it takes
-    the GPU memory that the running engine has. HostError when it cannot run here, with what serves
-    as it was."""
+    """Try the release before anything is stopped: parser, then proof. False: that takes the running
+    engine's GPU memory. HostError when it cannot run here, with what serves as it was."""
     try:
-        if wish.ask_parser:
-            arguments.prove(wish.engine, wish.release, progress)
-        if wish.proof is None or proof.proven(wish.engine, wish.release, wish.proof):
-            return True
-        # In any state but these two the old process has, or takes at any moment, its GPU memory.
-        beside = engine.unit_state(wish.unit)["ActiveState"] not in ("inactive", "failed")
-        return _proof_of(wish, progress, beside=beside)
+        undecided = _ask_parser(wish, progress)
+        if not (done := wish.proof is None or proof.proven(wish.engine, wish.release, wish.proof)):
+            # In any state but these the old process has, or takes at any moment, its GPU memory.
+            beside = engine.unit_state(wish.unit)["ActiveState"] not in ("inactive", "failed")
+            done = _proof_of(wish, progress, beside=beside)
+        if undecided is not None:
+            raise undecided
+        return done
     except HostError as error:
         if ground.interrupted:
             # An earlier go-live left something half switched, which is not to stay.
             raise go_back(wish, ground, _as_failure(error), progress) from error
         stays = f"release {ground.serving} stays live" if ground.serving else "nothing was started"
-        raise HostError(
-            f"release {wish.release} cannot run on this host, so {stays}: {error.what}",
-            error.why,
-            error.fix,
-            error.detail,
-        ) from error
+        what = f"release {wish.release} cannot run on this host, so {stays}: {error.what}"
+        raise HostError(what, error.why, error.fix, error.detail) from error
+
+
+def _ask_parser(wish: Wish, progress: Progress) -> arguments.UndecidedError | None:
+    """None when it has a verdict. What it died of, the proof says better: which import, and why."""
+    try:
+        if wish.ask_parser:
+            arguments.prove(wish.engine, wish.release, progress)
+    except arguments.UndecidedError as error:
+        return error
+    return None
 
 
 def prove_alone(wish: Wish, ground: Ground, progress: Progress) -> None:

@@ -213,8 +213,11 @@ CAUSES: list[tuple[re.Pattern[str], str, str]] = [
     (
         re.compile(r"DO NOT MATCH THE HASHES|[Hh]ash mismatch"),
         "a package does not have the hash that the lock names",
-        "Do not work around this: either the index serves a changed file, or the lock was made "
-        "from other files. Compare both; lock again only when you trust the index.",
+        "Do not work around this: either the index serves a changed file, or it has another wheel "
+        "of that version than the index that the lock was made from. If you trust this index, make "
+        "the lock again from it (fleet runtime lock --index-url URL LOCK) and commit it. Else "
+        "bring the lock's own files: fleet runtime wheelhouse INVENTORY -o wheels/, then set "
+        "runtime.wheelhouse (docs/offline.md).",
     ),
     (
         re.compile(r"CERTIFICATE_VERIFY_FAILED|invalid peer certificate|UnknownIssuer"),

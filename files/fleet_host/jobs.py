@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import SCHEMA_VERSION, durable, events, layout, systemctl
 from .errors import HostError, SpecError
+from .job_request import differences
 from .job_state import describe
 from .status import Progress
 
@@ -153,8 +154,8 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
 
     who: for the event log; by default the lease's holder.
 
-    A job that runs with the same spec is attached to; one that runs with another spec is refused,
-    since stopping it is the operator's decision.
+    A job that runs and does what this spec asks for is attached to (job_request.py); one that does
+    something else is a refusal, since stopping it is the operator's decision.
     """
     kind, identifier = named_job(request)
     spec, who = request.get("spec"), request.get("who")
@@ -176,30 +177,43 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
             durable.make_directories(path, mode=0o750)
             os.chown(path, -1, group)
     unit = unit_name(kind, identifier)
-    digest = spec_digest(spec)
     with _start_lock(directory):
         if describe_unit(unit)["busy"]:
-            stored = read_job(kind, identifier) or {}
-            if stored.get("digest") != digest:
-                raise HostError(
-                    f"{kind} {identifier} is running with another request",
-                    f"{unit} is active with request {str(stored.get('digest'))[:12]}, "
-                    f"this one is {digest[:12]}.",
-                    "Wait until it has ended ('job status'), or stop it ('job stop').",
-                )
+            stored = read_job(kind, identifier) or {"spec": {}}
+            other = differences(kind, stored["spec"], spec)
+            if other:
+                raise _runs_otherwise(unit, stored["spec"], spec, other)
             return {"state": "attached", "unit": unit, "run": stored["run"]}
         run_id = uuid.uuid4().hex
         stored = {
             "schema": SCHEMA_VERSION,
             "run": run_id,
             "boot_id": boot_id(),
-            "digest": digest,
+            "digest": spec_digest(spec),
             "who": who if isinstance(who, str) and who else events.holder(),
             "spec": spec,
         }
         durable.write_json(directory / "spec.json", stored, mode=0o640, gid=group)
         systemctl.call(["start", "--no-block", unit])
     return {"state": "started", "unit": unit, "run": run_id}
+
+
+def _runs_otherwise(
+    unit: str, running: dict[str, Any], asked: dict[str, Any], fields: list[str]
+) -> HostError:
+    if "release" in fields:
+        what = f"a go-live to release {running.get('release')} is running"
+        why = f"{unit} is active, and this run asks for release {asked.get('release')}."
+    else:
+        what = f"{unit.removesuffix('.service')} is running with another request"
+        why = f"{unit} is active, and this run asks for other values of: {', '.join(fields)}."
+    return HostError(
+        what,
+        why,
+        f"Wait until it has ended ('journalctl -fu {unit}' on the host shows it), or stop it: "
+        f"'sudo systemctl stop {unit}'. Then run the same command again: what it had done so far "
+        "is kept, and what it left half done is ended.",
+    )
 
 
 def describe_unit(unit: str) -> dict[str, Any]:
@@ -254,14 +268,14 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         raise HostError(
             f"{kind} {identifier} has nothing to do",
             f"{job_directory(kind, identifier) / 'spec.json'} does not exist.",
-            "Start jobs with 'fleet-host job start', not with systemctl.",
+            "Run the deploy, which says what is to be done and starts it, instead of systemctl.",
         )
     invocation_id = os.environ.get("INVOCATION_ID", "")
     if not invocation_id:
         raise HostError(
             f"{kind} {identifier} was not run",
             "'job run' is for systemd, whose unit makes sure that it runs once at a time.",
-            "Use 'fleet-host job start'.",
+            "Run the deploy, which has systemd start it.",
         )
     signal.signal(signal.SIGTERM, _on_terminate)
     identity = {"run": stored["run"], "invocation_id": invocation_id}
@@ -327,6 +341,6 @@ def _broken(kind: str, identifier: str, error: Exception) -> HostError:
 def _stopped(kind: str, identifier: str) -> HostError:
     return HostError(
         f"{kind} {identifier} was stopped",
-        "somebody ran 'job stop' or 'systemctl stop', or the host is shutting down.",
-        "Start it again: what it had done so far is kept.",
+        f"somebody ran 'systemctl stop {unit_name(kind, identifier)}', or the host shuts down.",
+        "Run the same command again: what it had done so far is kept.",
     )

@@ -64,6 +64,9 @@ def request(
         connection.request(method, target, data, headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        # The socket is made at the end of loading; one of a dead engine refuses.
+        raise NotReadyError(f"nothing listens on {path.name} yet") from error
     except (OSError, http.client.HTTPException) as error:
         raise NotReadyError(f"{method} {target}: {type(error).__name__}: {error}") from error
     finally:

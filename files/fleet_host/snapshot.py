@@ -431,6 +431,7 @@ def state_section(request: dict[str, Any]) -> Json:
         "lease": json_or_none(state + "/lease.json"),
         "manifest_digest": sha256_or_none(state + "/manifest.json"),
         "held_packages": manifest.get("held_packages") or [],
+        "verified": json_or_none(state + "/verified.json"),
     }
 
 
@@ -508,10 +509,32 @@ def engine_state(root: str, name: str) -> Json:
         "binding_digest": sha256_or_none(home + "/binding.env"),
         "started": json_or_none(run + "/started.json"),
         "golive": json_or_none(home + "/golive.json"),
+        "golive_asked": golive_asked(f"{root}/jobs/golive/{name}/spec.json"),
         "start": json_or_none(home + "/start.json"),
         "socket": os.path.exists(run + "/http.sock"),
         "draining": os.path.exists(f"/run/llm/drain/{name}"),
+        "drained": drain_flag(f"/run/llm/drain/{name}"),
     }
+
+
+def drain_flag(path: str) -> Json:
+    """{by, reason, since} of a drain flag, null for what is not recorded in it (an operator may
+    have touched an empty one: then since is when). None without a flag."""
+    try:
+        since = int(os.stat(path).st_mtime)
+    except FileNotFoundError:
+        return None
+    found = json_or_none(path)
+    found = found if isinstance(found, dict) and "error" not in found else {}
+    known = {"since": since, **found}
+    return {key: known.get(key) for key in ("by", "reason", "since")}
+
+
+def golive_asked(path: str) -> str | None:
+    """The release of the last go-live that was asked for, which runs while its unit is active."""
+    stored = json_or_none(path)
+    spec = stored.get("spec") if isinstance(stored, dict) else None
+    return spec.get("release") if isinstance(spec, dict) else None
 
 
 def gateway_section(request: dict[str, Any]) -> Json:

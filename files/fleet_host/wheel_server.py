@@ -84,6 +84,12 @@ class Handler(http.server.SimpleHTTPRequestHandler):
                 self.server.busy -= 1
                 self.server.asked_at = time.monotonic()
 
+    def end_headers(self) -> None:
+        """Pages are asked for again each time: uv would keep one for ten minutes, without the
+        wheels that have come since."""
+        self.send_header("Cache-Control", "no-cache")
+        super().end_headers()
+
     def list_directory(self, _path: Any) -> None:
         self.send_error(HTTPStatus.NOT_FOUND)
 

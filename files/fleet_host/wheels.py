@@ -295,9 +295,11 @@ def fetch_from(wish: Wish, wheel: Wheel, link: Link, reader: Reader, counter: Co
             raise HostError(
                 f"the wheel {wheel.file} is not the one that the lock names",
                 f"expected SHA-256 {wheel.sha256}, found {found} at {masked(link.url)}.",
-                "Do not work around this: the place serves a changed or damaged file. Compare it "
-                "with the index that the lock was made from; make the lock again only when you "
-                "trust the new file.",
+                "Do not work around this: the place serves a changed or damaged file, or another "
+                "wheel of that version. If you trust it, make the lock again from there (fleet "
+                "runtime lock --index-url URL LOCK) and commit it. Else bring the lock's own "
+                "files: fleet runtime wheelhouse INVENTORY -o wheels/ on a machine that reaches "
+                "the lock's index, then set runtime.wheelhouse (docs/offline.md).",
             )
     part.chmod(0o644)
     durable.fsync_file(part)

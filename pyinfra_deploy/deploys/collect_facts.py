@@ -12,15 +12,18 @@ from pathlib import Path
 from pyinfra import host, logger
 
 from pyinfra_deploy.deploys.artefacts import artefacts_for
-from pyinfra_deploy.deploys.session import read_host
+from pyinfra_deploy.deploys.session import read_host, unless_sudo_asks
 from pyinfra_deploy.facts import raw
 from pyinfra_deploy.facts.collected import TIMEOUT_SECONDS, CollectedOutputs, write_directory
 from pyinfra_deploy.operations import host_steps
 
-outputs = host.get_fact(
-    CollectedOutputs,
-    mask_uuids=bool(host.data.get("facts_mask_uuids")),
-    _timeout=TIMEOUT_SECONDS,
+outputs = unless_sudo_asks(
+    host,
+    lambda: host.get_fact(
+        CollectedOutputs,
+        mask_uuids=bool(host.data.get("facts_mask_uuids")),
+        _timeout=TIMEOUT_SECONDS,
+    ),
 )
 if outputs:
     # What of ours is on the host, for `fleet plan` to tell what a deploy would change.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyinfra import host, logger
 from pyinfra.api import deploy
@@ -34,7 +34,7 @@ from pyinfra_deploy.planning.placement import drop_in_path
 from pyinfra_deploy.settings import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyinfra.api import Host
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.host_plan import HostPlan
     from pyinfra_deploy.settings.schema import Settings
 
+_T = TypeVar("_T")
 # Two runs on a bare host, or unattended-upgrades, may hold dpkg's lock: wait for it (apt.conf(5)).
 APT_WAIT = "-o DPkg::Lock::Timeout=600"
 
@@ -54,13 +55,7 @@ def plan_this_host() -> HostPlan | None:
     settings: Settings = host.data.settings
     groups = frozenset(host.groups)
     artefacts = artefacts_for(host.data.fleet, settings)
-    try:
-        snapshot = read_host(host, settings, groups, artefacts)
-    except EOFError:
-        # pyinfra asks for sudo's password at the terminal, where there is one.
-        report_refusal(host, "connection", sudo_refused())
-        host_steps.drop(host)
-        return None
+    snapshot = unless_sudo_asks(host, lambda: read_host(host, settings, groups, artefacts))
     if not snapshot:
         return None  # the host could not be read; pyinfra has said so and dropped it
     settings = with_python(settings, artefacts.runtime_lock, artefacts.conda_lock, snapshot)
@@ -88,6 +83,18 @@ def plan_this_host() -> HostPlan | None:
     for reason in plan.reasons():
         host.log(f"will {reason}")
     return plan
+
+
+def unless_sudo_asks(host: Host, read: Callable[[], dict[str, _T]]) -> dict[str, _T]:
+    """What `read` reads; nothing, with the host dropped, where sudo's password would have to be
+    typed and nobody is there to do it."""
+    try:
+        return read()
+    except EOFError:
+        # pyinfra asks for sudo's password at the terminal, where there is one.
+        report_refusal(host, "connection", sudo_refused())
+        host_steps.drop(host)
+        return {}
 
 
 def read_host(
@@ -160,7 +167,10 @@ def snapshot_request(
     units = []
     if "gpu" in groups:
         engine = settings.engine.name
-        units += [engine_plan.ENGINE_UNIT.format(name=engine), f"llm-golive@{engine}.service"]
+        units += [
+            engine_plan.ENGINE_UNIT.format(name=engine),
+            engine_plan.GO_LIVE_UNIT.format(name=engine),
+        ]
         units += [*host_care.UNITS, *engine_care.units_to_read(engine), model_care.TIMER]
         files += engine_care.files_to_read(engine)
         files += [model_care.TIMER_PATH, model_care.CONFIGURATION]

@@ -1,4 +1,4 @@
-"""The last step: the service used as a client would, after a go-live or a gateway change only."""
+"""The last step: the service used as a client would, where what runs has not passed that yet."""
 
 from __future__ import annotations
 
@@ -34,5 +34,6 @@ def verification_for(plan: HostPlan) -> dict[str, Any]:
         "http_port": settings.gateway.http_port,
         "server_name": settings.gateway.server_name,
         "model": settings.served_model_name,
+        "engine": settings.engine.name if plan.on("gpu") else None,
         "burst": {"requests": min(limits.ip_burst, limits.key_burst) + 40},
     }

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyinfra_deploy.settings.unreachable import without_exclude
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -80,7 +82,7 @@ def report(pushed: Pushed) -> str:
     lines = pushed.output.splitlines()[-_SHOWN_LINES:]
     return "\n".join(
         [
-            *(f"  | {line}" for line in lines),
+            *(f"  | {without_exclude(line)}" for line in lines),
             f"NOT in force on: {', '.join(pushed.missed)}",
             f"In force on: {', '.join(pushed.reached) or 'no host'}",
         ]

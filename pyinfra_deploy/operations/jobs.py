@@ -76,7 +76,7 @@ def job_result(
 ) -> dict[str, Any]:
     """As run_job, but raises HostRefused when the job failed, ConnectionLost when the host went."""
     request = {"kind": kind, "id": job_id}
-    call_through_outages(
+    started = call_through_outages(
         state,
         host,
         "job start",
@@ -84,6 +84,9 @@ def job_result(
         llm_root=llm_root,
         patience_seconds=OUTAGE_PATIENCE_SECONDS,
     )
+    if started.get("state") == "attached":
+        unit = started.get("unit") or f"llm-{kind}@{job_id}.service"
+        host.log(f"{step}: joins {unit}, which runs already", log_func=logger.info)
     status = _watch(state, host, request, llm_root, step, renew)
     if status.get("state") == "done":
         result = status.get("result")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +24,8 @@ LOST_CONNECTION = (EOFError, OSError, SSHException)
 RECONNECT_PAUSE_SECONDS = 5.0
 # Every call is a short one: what takes long is a job of the host's systemd.
 CALL_TIMEOUT_SECONDS = 120
+# sudo's own words (sudo 1.9, plugins/sudoers); the second is its default `badpass_message`.
+SUDO_PASSWORD_WRONG = re.compile(r"incorrect password attempt|Sorry, try again")
 
 
 class HostRefused(Exception):
@@ -45,6 +48,19 @@ class HostRefused(Exception):
         if self.fix:
             text.append(f"  fix: {self.fix}")
         return text + [f"  | {line}" for line in self.detail]
+
+
+def sudo_password_wrong() -> HostRefused:
+    """Why sudo did not take the password that the inventory gives, or that was typed."""
+    return HostRefused(
+        {
+            "what": "the sudo password is wrong",
+            "why": "sudo did not take it",
+            "fix": "set ansible_become_password to this user's password on the host "
+            "(ansible-vault encrypt_string), or allow sudo without one in its sudoers "
+            "(NOPASSWD: ALL)",
+        }
+    )
 
 
 def sudo_refused() -> HostRefused:
@@ -117,6 +133,8 @@ def call(
         # A host that lost its power and came back resets the connection: paramiko then reports no
         # error, only a command that ended without a status and without a word.
         raise ConnectionLost("it closed before the command had answered")
+    if refusal := _refused_before_it_ran(program, output.stderr_lines):
+        raise refusal
     raise HostRefused(
         {
             "what": f"`fleet-host {command}` failed on the host",
@@ -125,6 +143,23 @@ def call(
             "detail": [*output.stdout_lines[-10:], *output.stderr_lines[-20:]],
         }
     )
+
+
+def _refused_before_it_ran(program: str, stderr: list[str]) -> HostRefused | None:
+    """What the shell or sudo said instead of the program; None where it was neither."""
+    text = "\n".join(stderr)
+    if SUDO_PASSWORD_WRONG.search(text):
+        return sudo_password_wrong()
+    # dash: "sh: 1: PROGRAM: not found"; bash: "PROGRAM: No such file or directory"; sudo's own.
+    if re.search(rf"{re.escape(program)}'?: (command )?(not found|No such file)", text):
+        return HostRefused(
+            {
+                "what": "the host program is not there",
+                "why": f"{program} does not exist: this host was never deployed",
+                "fix": "deploy this host first: pyinfra inventories/NAME.py deploy.py --limit HOST",
+            }
+        )
+    return None
 
 
 def _connection_is_dead(host: Host) -> bool:
@@ -176,6 +211,11 @@ def call_through_outages(
 def _reconnect(host: Host) -> None:
     try:
         host.disconnect()
+        # pyinfra leaves the connection itself open, also one that never got past the host's key or
+        # the login: after ten of them sshd turns everybody away (MaxStartups, sshd_config(5)).
+        client = getattr(host.connector, "client", None)
+        if client is not None:
+            client.close()
     except LOST_CONNECTION as error:
         logger.debug(f"{host.print_prefix}while closing the lost connection: {error}")
     host.connected = False

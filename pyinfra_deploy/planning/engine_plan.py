@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import wanted
+from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.placement import environment_of, names_masked_gpus
 from pyinfra_deploy.planning.release import (
     digest_of_text,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyinfra_deploy.settings.schema import Settings
 
 ENGINE_UNIT = "llm-engine@{name}.service"
+GO_LIVE_UNIT = "llm-golive@{name}.service"
 # How the names end under which the host program writes vm.max_map_count (kernel.py, OUR_NAMES).
 OUR_SYSCTL_FILE = "llm-map-count.conf"
 
@@ -93,7 +95,9 @@ def plan_engine(
         "binding": binding,
         "gpus": tuple(gpu.uuid for gpu in placement.gpus if gpu.uuid) if placement else (),
         "serving": serving,
-        "go_live": _go_live_reason(release, record, engine, unit, binding),
+        "go_live": _go_live_reason(
+            release, record, engine, unit, binding, _go_live_runs(settings, snapshot)
+        ),
     }
 
 
@@ -104,11 +108,44 @@ def _model_digest(lock: ModelLock | None, record: Mapping[str, Any] | None) -> s
     return str(record["model_digest"]) if record is not None else None
 
 
+def go_live_findings(
+    host: str, settings: Settings, snapshot: Mapping[str, Any], plan: Mapping[str, Any]
+) -> tuple[Finding, ...]:
+    """A go-live that runs, to another release than the one that is wanted: the host would refuse
+    this one, after everything else was changed. plan: as plan_engine gives it."""
+    name = settings.engine.name
+    asked = ((snapshot.get("engines") or {}).get(name) or {}).get("golive_asked")
+    if not asked or plan["model_digest"] is None or not _go_live_runs(settings, snapshot):
+        return ()
+    identity = plan["release"].id_with(plan["model_digest"])
+    if asked == identity:
+        return ()
+    unit = GO_LIVE_UNIT.format(name=name)
+    return (
+        Finding(
+            "engine.other-go-live",
+            "refuse",
+            host,
+            unit,
+            f"a go-live to release {asked} is running, and the settings now ask for {identity}",
+            f"wait until it has ended (journalctl -fu {unit} on the host shows it), or stop it "
+            f"there: sudo systemctl stop {unit}; then run the same command again",
+        ),
+    )
+
+
+def _go_live_runs(settings: Settings, snapshot: Mapping[str, Any]) -> bool:
+    name = GO_LIVE_UNIT.format(name=settings.engine.name)
+    unit = (snapshot.get("units") or {}).get(name) or {}
+    return unit.get("active") in ("active", "activating", "deactivating", "reloading")
+
+
 def _model_record(
     settings: Settings, snapshot: Mapping[str, Any], lock: ModelLock | None = None
 ) -> Mapping[str, Any] | None:
     """The record of the published model, when every file of it is there as recorded, and as
     locked."""
+    assert settings.model is not None
     revisions = (snapshot.get("models") or {}).get(wanted.model_slug(settings)) or {}
     found = revisions.get(wanted.model_revision(settings, lock))
     if not isinstance(found, dict) or not found.get("intact"):
@@ -151,12 +188,17 @@ def _go_live_reason(
     engine: Mapping[str, Any],
     unit: Mapping[str, Any],
     binding: str,
+    runs: bool,
 ) -> str:
-    """Why the engine must be switched or started; empty when it runs what is wanted.
+    """Why the engine must be switched or started; empty when it runs what is wanted. runs: a
+    go-live is at work on the host, perhaps of a run that was killed.
 
     What runs is compared, not what this run changed: an interrupted run loses no restart.
     """
     current = engine.get("current")
+    if runs and record is not None:
+        to = engine.get("golive_asked") or "a release that could not be read"
+        return f"a go-live to {to} is running: it is joined"
     if not current:
         return "nothing is live yet"
     if record is None:

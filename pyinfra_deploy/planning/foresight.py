@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pyinfra_deploy.facts.hardware import Hardware
 from pyinfra_deploy.facts.model_documents import ModelDocuments
 from pyinfra_deploy.planning import compatibility
 from pyinfra_deploy.planning.acceptance import accept
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     import datetime
     from collections.abc import Iterable, Mapping
 
-    from pyinfra_deploy.facts.hardware import Hardware
     from pyinfra_deploy.planning.driver_install import DriverStep
     from pyinfra_deploy.planning.memory import MemoryBudget
     from pyinfra_deploy.planning.model_shape import ModelShape
@@ -89,6 +89,11 @@ class Foresight:
     @property
     def refused(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.severity == "refuse")
+
+    @property
+    def unread(self) -> bool:
+        """Whether nothing at all is known of the host."""
+        return any(finding.id == "host.not-collected" for finding in self.findings)
 
     @property
     def unknown(self) -> bool:
@@ -162,11 +167,30 @@ def foresee(
     if driver is not None and driver.version is not None:
         coming = with_new_driver(hardware, driver)
         findings += compatibility.check_driver(coming, settings, runtime)
-    accepted = accept(host, _distinct(findings), settings.accept_findings, today)
-    ordered = sorted(accepted, key=lambda finding: SEVERITIES.index(finding.severity))
+    ordered = _judged(host, findings, settings, today)
     if any(finding.severity == "refuse" for finding in ordered):
         driver = None
     return Foresight(host, hardware, shape, budget, tuple(ordered), placement, engines, driver)
+
+
+def foresee_plain(
+    hardware: Hardware, settings: Settings, today: datetime.date, findings: Iterable[Finding]
+) -> Foresight:
+    """A host outside the group gpu: the engine's settings ask nothing of its hardware."""
+    ordered = _judged(hardware.host, findings, settings, today)
+    return Foresight(hardware.host, hardware, None, None, tuple(ordered))
+
+
+def unknown_host(host: str, why: Finding) -> Foresight:
+    """A host of which nothing was read."""
+    return Foresight(host, Hardware(host), None, None, (why,))
+
+
+def _judged(
+    host: str, findings: Iterable[Finding], settings: Settings, today: datetime.date
+) -> list[Finding]:
+    accepted = accept(host, _distinct(findings), settings.accept_findings, today)
+    return sorted(accepted, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def _shape(

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pyinfra_deploy.facts.hardware import Gpu, GpuProcess, Hardware
     from pyinfra_deploy.settings.schema import Settings
 
-_OURS = re.compile(r"llm-(?:engine|golive)@[^/]*\.service")
+# The proof's too: a go-live goes on when its run is killed, and the next run reads the host then.
+_OURS = re.compile(r"llm-(?:engine|golive|proof)@[^/]*\.service")
 # vLLM's own share where none is set: 0.9, 0.92 in newer versions. The lower one leaves more room.
 _USUAL_SHARE = 0.9
 _SOURCE = "vLLM does not start when less than gpu-memory-utilization of a GPU's memory is free"

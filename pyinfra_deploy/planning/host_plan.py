@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import conda_plan, driver_install, model_care, wanted
 from pyinfra_deploy.planning.engine_care import UNIT_FILES, plan_engine_care
-from pyinfra_deploy.planning.engine_plan import plan_engine
+from pyinfra_deploy.planning.engine_plan import go_live_findings, plan_engine
 from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, plan_gateway
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
 from pyinfra_deploy.planning.interpreter import with_python
@@ -16,6 +16,7 @@ from pyinfra_deploy.planning.model_supply import lock_findings
 from pyinfra_deploy.planning.placement import drop_in, drop_in_path
 from pyinfra_deploy.planning.preflight import preflight
 from pyinfra_deploy.planning.runtime_room import room_findings
+from pyinfra_deploy.planning.verification import unverified_reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -190,7 +191,8 @@ def plan_host(
             return HostPlan(**_before_the_driver(plan, driver, snapshot, artefacts))
         plan |= _plan_conda(host, settings, snapshot, plan)
         room = room_findings(host, settings.llm_root, snapshot, plan["runtime"])
-        plan["findings"] = (*plan["findings"], *room)
+        running = go_live_findings(host, settings, snapshot, plan)
+        plan["findings"] = (*plan["findings"], *room, *running)
         if any(finding.severity == "refuse" for finding in plan["findings"]):
             return HostPlan(host=host, groups=groups, settings=settings, findings=plan["findings"])
         care = plan_engine_care(settings, snapshot, artefacts.units)
@@ -202,7 +204,7 @@ def plan_host(
         plan |= plan_gateway(settings, snapshot, artefacts, environments, uv, python)
         plan["findings"] = (*plan["findings"], *keys_findings(host, snapshot, artefacts))
     result = HostPlan(**plan)
-    why = _verify_reason(result)
+    why = _verify_reason(result, snapshot)
     return HostPlan(**(plan | {"verify": why})) if why else result
 
 
@@ -364,11 +366,11 @@ def _missing_tools(
     return tuple(tool for tool in tools if wanted.missing(tool, environments))
 
 
-def _verify_reason(plan: HostPlan) -> str:
+def _verify_reason(plan: HostPlan, snapshot: Mapping[str, Any]) -> str:
     if not plan.on("gateway"):
         return ""
     if plan.go_live:
         return "after a go-live"
     if plan.nginx or plan.certificate or plan.gateway_activate:
         return "after a change of the gateway"
-    return ""
+    return unverified_reason(snapshot, plan.settings.engine.name) if plan.on("gpu") else ""

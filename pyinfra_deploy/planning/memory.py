@@ -140,7 +140,13 @@ def _budget(
         typical_requests=None,
         longest_context=None,
     )
-    return _with_capacity(found, max(context, shape.native_context or 0))
+    return _with_capacity(found, _longest_possible(shape, choice, context))
+
+
+def _longest_possible(shape: ModelShape, choice: EngineChoice, context: int) -> int:
+    """vLLM refuses more than the model was made for, except with a rope scaling of its own."""
+    native = shape.native_context
+    return native if native and not choice.rope_override else max(context, native or 0)
 
 
 def loaded_bytes(shape: ModelShape, layout: Layout, choice: EngineChoice) -> float:

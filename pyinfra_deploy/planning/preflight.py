@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyinfra_deploy.planning.drain import drain_findings
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.interpreter import SUPPORTED, interpreter_findings
 
@@ -87,6 +88,7 @@ def _findings(
     if "gpu" in groups:
         yield from interpreter_findings(host, settings, snapshot)
         yield from _runtime_space(host, settings, snapshot)
+        yield from drain_findings(host, settings.engine.name, snapshot)
     if "gateway" in groups:
         yield from _ports(host, settings, snapshot)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy import reading
-from pyinfra_deploy.facts_commands import chosen
+from pyinfra_deploy.facts_commands import add_choice, chosen
 from pyinfra_deploy.planning.flag_difference import difference, form, in_full
 from pyinfra_deploy.settings.fleet import load_fleet
 
@@ -38,9 +38,7 @@ def register(actions: Any) -> None:
     command.add_argument(
         "inventory", help="prod, inventories/prod.py or inventories/prod/hosts.yml"
     )
-    command.add_argument(
-        "--limit", action="append", default=[], metavar="HOSTS", help="hosts or groups, with commas"
-    )
+    add_choice(command)
     command.add_argument(
         "--of", metavar="VERSION", help="only this vLLM version, or runtime by its name"
     )
@@ -56,7 +54,8 @@ def register(actions: Any) -> None:
 
 def _flags(arguments: argparse.Namespace) -> int:
     fleet = load_fleet(arguments.inventory)
-    hosts = [host for host in chosen(fleet, arguments.limit) if "gpu" in fleet.hosts[host].groups]
+    named = chosen(fleet, arguments.limit, arguments.exclude)
+    hosts = [host for host in named if "gpu" in fleet.hosts[host].groups]
     answers, printed = ask(fleet, hosts, with_help=arguments.into is not None)
     missed = [host for host in hosts if "runtimes" not in answers.get(host, {})]
     for host in missed:

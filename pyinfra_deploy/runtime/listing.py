@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy import reading
-from pyinfra_deploy.facts_commands import chosen
+from pyinfra_deploy.facts_commands import add_choice, chosen
 from pyinfra_deploy.settings.fleet import load_fleet
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ def register(actions: Any) -> None:
     command.add_argument(
         "inventory", help="prod, inventories/prod.py or inventories/prod/hosts.yml"
     )
-    command.add_argument(
-        "--limit", action="append", default=[], metavar="HOSTS", help="hosts or groups, with commas"
-    )
+    add_choice(command)
     command.add_argument("--json", action="store_true", help="print one JSON document")
     command.set_defaults(run=_list)
 
@@ -41,7 +39,8 @@ def register(actions: Any) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     """Exit code: 0 every host was asked, 2 some could not be."""
     fleet = load_fleet(arguments.inventory)
-    hosts = [host for host in chosen(fleet, arguments.limit) if "gpu" in fleet.hosts[host].groups]
+    named = chosen(fleet, arguments.limit, arguments.exclude)
+    hosts = [host for host in named if "gpu" in fleet.hosts[host].groups]
     answers, printed = ask(fleet, hosts)
     if arguments.json:
         print(json.dumps(answers, indent=1))

@@ -39,6 +39,15 @@ GLIBC_MINOR = 35
 _ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>[^\s;\\]+)", re.ASCII)
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """Of one entry: the wheels that hosts take of an index that has all, and the hashes of those
+    and of every other that would do, since a mirror may lack the best."""
+
+    best: tuple[LockedWheel, ...]
+    sha256s: frozenset[str]
+
+
 class Unresolved(Exception):
     """No lock could be made; the text says why, in uv's own words where it is uv that refuses."""
 
@@ -71,7 +80,8 @@ def make_lock(recipe: Recipe, old: str | None, places: Places, *, upgrade: bool)
             "".join(f"{package} ; {NEVER}\n" for package in recipe.excluded)
         )
         if old is not None and not upgrade:
-            (work / "lock.txt").write_text(old)  # uv keeps the versions that it finds there
+            # uv keeps the versions that it finds there; hashes it would keep too, and add none.
+            (work / "lock.txt").write_text("".join(f"{line}\n" for line in _pins(old)))
         options = [*_where(recipe, places), "--generate-hashes", "--no-header"]
         if recipe.excluded:
             options += ["--override", "excluded.txt"]
@@ -115,9 +125,9 @@ def _pins(lock: str) -> list[str]:
 
 def choose_wheels(
     recipe: Recipe, packages: Sequence[dict[str, Any]]
-) -> dict[tuple[str, str], list[LockedWheel]]:
-    """{(normalised name, version): the wheels that the recipe's target takes}, from a pylock.toml's
-    packages. A lock for several Pythons may hold two versions of one.
+) -> dict[tuple[str, str], Fitting]:
+    """{(normalised name, version): what the recipe's target takes}, from a pylock.toml's packages.
+    A lock for several Pythons may hold two versions of one.
 
     Raises Unresolved for a package without one: hosts build nothing from source.
     """
@@ -126,7 +136,7 @@ def choose_wheels(
         wheels = [_as_wheel(row) for row in package.get("wheels") or []]
         found = fitting(recipe, wheels)
         chosen[normalised(package["name"]), str(package.get("version"))] = found
-        if not found:
+        if not found.best:
             offered = ", ".join(wheel.file for wheel in wheels[:4]) or "its source only"
             without.append(f"{package['name']} {package.get('version', '')} has {offered}")
     if without:
@@ -149,22 +159,24 @@ def _as_wheel(row: dict[str, Any]) -> LockedWheel:
     return LockedWheel(str(file), int(size) if size is not None else None, row["hashes"]["sha256"])
 
 
-def fitting(recipe: Recipe, wheels: Sequence[LockedWheel]) -> list[LockedWheel]:
-    """The best wheel for each Python that the recipe serves, each once."""
+def fitting(recipe: Recipe, wheels: Sequence[LockedWheel]) -> Fitting:
+    """The best wheel for each Python that the recipe serves, each once, and all that would do."""
     major, minor = (int(part) for part in recipe.python.split("."))
     pythons = [(major, minor)]
     if recipe.platform is None:
         pythons = [one for one in PYTHONS if one >= (major, minor)]
-    found: dict[str, LockedWheel] = {}
+    best: dict[str, LockedWheel] = {}
+    sha256s: set[str] = set()
     for python in pythons:
         order = _tags(python, recipe.platform)
         ranked = [
             (rank, wheel) for wheel in wheels if (rank := _rank(wheel.file, order)) is not None
         ]
+        sha256s |= {wheel.sha256 for _, wheel in ranked}
         if ranked:
-            best = min(ranked, key=lambda pair: pair[0])[1]
-            found[best.file] = best
-    return sorted(found.values())
+            first = min(ranked, key=lambda pair: pair[0])[1]
+            best[first.file] = first
+    return Fitting(tuple(sorted(best.values())), frozenset(sha256s))
 
 
 def _rank(file: str, order: dict[Tag, int]) -> int | None:
@@ -206,8 +218,8 @@ def _platforms(platform: str | None) -> list[str]:
     return [*tags, f"linux_{machine}"]
 
 
-def annotate(lock: str, wheels: dict[tuple[str, str], list[LockedWheel]], *, narrow: bool) -> str:
-    """The lock with a comment for each wheel. narrow: entries name the hashes of these alone.
+def annotate(lock: str, wheels: dict[tuple[str, str], Fitting], *, narrow: bool) -> str:
+    """The lock with a comment for each best wheel. narrow: without hashes of what does not fit.
 
     Raises Unresolved when a wheel's hash is not among its entry's: uv saw two different files.
     """
@@ -219,15 +231,17 @@ def annotate(lock: str, wheels: dict[tuple[str, str], list[LockedWheel]], *, nar
             continue
         mine = wheels[normalised(match["name"]), match["version"]]
         hashes = re.findall(r"--hash=sha256:([0-9a-f]{64})", entry)
-        strange = [wheel.file for wheel in mine if wheel.sha256 not in hashes]
+        strange = [wheel.file for wheel in mine.best if wheel.sha256 not in hashes]
         if strange:
             raise Unresolved(f"the index gave two hashes for {strange[0]}: make the lock again.")
         head = entry.split(" \\\n")[0]
         comments = [line for line in entry.splitlines() if line.lstrip().startswith("#")]
-        kept = sorted({wheel.sha256 for wheel in mine}) if narrow else hashes
+        kept = [digest for digest in hashes if digest in mine.sha256s] if narrow else hashes
         lines = [head, *(f"    --hash=sha256:{digest}" for digest in kept)]
         body = " \\\n".join(lines)
-        out.append("\n".join([body, *comments, *(wheel.as_comment() for wheel in mine)]) + "\n")
+        out.append(
+            "\n".join([body, *comments, *(wheel.as_comment() for wheel in mine.best)]) + "\n"
+        )
     return "".join(out)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.settings.documentation import settings_page
-from pyinfra_deploy.settings.fleet import Fleet, load_fleet
+from pyinfra_deploy.settings.fleet import Fleet, load_fleet, refuse_missing
 from pyinfra_deploy.settings.problems import Problem, SettingsError
 from pyinfra_deploy.settings.secret import Secret
 
@@ -37,6 +37,7 @@ def register(commands: Any) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     fleet = load_fleet(arguments.inventory)
+    refuse_missing(fleet)
     if arguments.secrets:
         _reveal_all(fleet)
     for warning in fleet.warnings:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyinfra_deploy.settings.control_machine import missing_key
 from pyinfra_deploy.settings.problems import Problem, describe
 from pyinfra_deploy.settings.secret import Secret, environment_name, environment_secret
 
@@ -64,13 +65,15 @@ _STRICT["accept-new"] = "accept-new"
 
 @dataclass(eq=False)
 class Connection:
-    """data: pyinfra host data, in which passwords may be Secrets. ssh_config: lines of options."""
+    """data: pyinfra host data, in which passwords may be Secrets. ssh_config: lines of options.
+    missing: what this machine lacks to connect, though the settings are right."""
 
     is_local: bool = False
     data: dict[str, Any] = field(default_factory=dict)
     ssh_config: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
+    missing: list[Problem] = field(default_factory=list)
 
 
 def map_connection(variables: Variables, root: Path) -> Connection:
@@ -103,6 +106,10 @@ def map_connection(variables: Variables, root: Path) -> Connection:
                 name,
                 "has no counterpart in pyinfra; only Ansible uses it.",
             )
+    named = [name for name in (*reversed(_KEY_FILES), *_ARGUMENTS) if name in plain]
+    if "ssh_key" in connection.data and named:
+        key_file = connection.data["ssh_key"]
+        connection.missing += missing_key(key_file, named[0], plain[named[0]])
     return connection
 
 

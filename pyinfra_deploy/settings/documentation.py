@@ -34,7 +34,8 @@ a host.
 
 - Unknown keys, wrong kinds of values and contradictions are refused, with file, line and the fix.
 - Templates (`{{ ... }}`) are not evaluated in these keys. Secrets may be `!vault` values, or
-  exactly `"{{ lookup('env', 'NAME') }}"`; they are looked up when they are used.
+  exactly `"{{ lookup('env', 'NAME') }}"`; they are looked up when they are used, and
+  `fleet settings check INVENTORY --secrets` looks each of them up (and shows none).
 - `group_vars` of the inventory's own group (`prod.yml`, `lab.yml`) is the place for pins.
 - Durations are whole seconds, sizes as the name says.
 """

@@ -23,9 +23,7 @@ _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", r
 def nearly_ours(merged: Merged) -> Iterator[Problem]:
     """Variables outside our namespace pass untouched; one named almost like ours is doubtful."""
     for name, located in merged.variables.items():
-        if name in OURS or name.startswith("ansible_"):
-            continue
-        close = difflib.get_close_matches(name.replace("-", "_"), OURS, 1, 0.85)
+        close = _nearest(name)
         if close:
             yield Problem(
                 located.document.shown,
@@ -33,9 +31,24 @@ def nearly_ours(merged: Merged) -> Iterator[Problem]:
                 name,
                 None,
                 None,
-                f'is not a setting and has no effect here; is "{close[0]}" meant?',
-                f"rename it to {close[0]}, or leave it if it belongs to a role of yours.",
+                f'is not a setting and has no effect here; is "{close}" meant?',
+                f"rename it to {close}, or leave it if it belongs to a role of yours.",
             )
+
+
+def nearly_this(merged: Merged, section: str) -> str:
+    """Where something is named almost like `section`, which is missing; "" where nothing is."""
+    for name, located in merged.variables.items():
+        if name not in OURS and difflib.get_close_matches(name, [section], 1, 0.75):
+            return f'{located.place()} has "{name}": is "{section}" meant? If not: '
+    return ""
+
+
+def _nearest(name: str) -> str | None:
+    if name in OURS or name.startswith("ansible_"):
+        return None
+    close = difflib.get_close_matches(name.replace("-", "_"), OURS, 1, 0.85)
+    return close[0] if close else None
 
 
 def dropped_keys(merged: Merged, settings: Settings) -> Iterator[Problem]:

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.settings import doubts
+from pyinfra_deploy.settings.acceptance_doubts import acceptance_doubts
+from pyinfra_deploy.settings.checkout import refuse_other_checkout
 from pyinfra_deploy.settings.connection import Connection, map_connection
+from pyinfra_deploy.settings.connection_doubts import connection_doubts, shared_addresses
 from pyinfra_deploy.settings.contradictions import contradictions
 from pyinfra_deploy.settings.inventory_file import Inventory, Located, read_inventory
 from pyinfra_deploy.settings.problems import Problem, SettingsError, gather
@@ -18,7 +21,7 @@ from pyinfra_deploy.settings.vault import configuration
 from pyinfra_deploy.settings.yaml_source import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from pyinfra_deploy.settings.schema import Settings
 
@@ -40,7 +43,9 @@ class FleetHost:
 @dataclass(frozen=True)
 class Fleet:
     """directory: inventories/NAME, where the inventory's keys and CA lie. root: the repository.
-    groups: every group, `all` too, to its hosts' names, in the order of the file."""
+    groups: every group, `all` too, to its hosts' names, in the order of the file.
+    missing: what this machine lacks to connect; for planning without a connection it is not needed.
+    """
 
     name: str
     directory: Path
@@ -48,6 +53,7 @@ class Fleet:
     hosts: dict[str, FleetHost]
     groups: dict[str, list[str]]
     warnings: list[Problem] = field(default_factory=list)
+    missing: list[Problem] = field(default_factory=list)
 
 
 def load_fleet(inventory: Path | str, root: Path | None = None) -> Fleet:
@@ -56,6 +62,7 @@ def load_fleet(inventory: Path | str, root: Path | None = None) -> Fleet:
     Raises SettingsError with everything that is wrong with any file or host.
     """
     name, hosts_file, root = locate(inventory, root)
+    refuse_other_checkout(root)
     reader = Reader(root)
     _refuse_merging(root)
     read = read_inventory(reader.read(hosts_file))
@@ -68,11 +75,18 @@ def load_fleet(inventory: Path | str, root: Path | None = None) -> Fleet:
     warnings += doubts.roles(read)
     warnings += doubts.unused_files(read, files, _inventory_names(root))
     problems = list(_membership(read, name))
-    hosts = _check_hosts(read, merged, root, problems, warnings)
+    missing: list[Problem] = []
+    hosts = _check_hosts(read, merged, root, problems, warnings, missing)
     if problems:
         raise SettingsError(problems)
     groups = {group: read.members(group) for group in read.groups}
-    return Fleet(name, hosts_file.parent, root, hosts, groups, list(gather(warnings)))
+    return Fleet(name, hosts_file.parent, root, hosts, groups, list(gather(warnings)), missing)
+
+
+def refuse_missing(fleet: Fleet) -> None:
+    """Before a connection. Raises SettingsError with what this machine lacks for one."""
+    if fleet.missing:
+        raise SettingsError(fleet.missing)
 
 
 def locate(inventory: Path | str, root: Path | None = None) -> tuple[str, Path, Path]:
@@ -171,11 +185,13 @@ def _check_hosts(
     root: Path,
     problems: list[Problem],
     warnings: list[Problem],
+    missing: list[Problem],
 ) -> dict[str, FleetHost]:
     """Hosts that share their values' places (nearly all do) are validated once."""
     known: dict[Any, Outcome] = {}
     hosts = {}
     local: list[str] = []
+    remote: list[tuple[str, dict[str, Any], tuple[str, ...], Merged]] = []
     for host, groups in inventory.groups_of_host().items():
         names = frozenset(group.name for group in groups)
         one = merged[host]
@@ -183,34 +199,48 @@ def _check_hosts(
         key = (
             tuple((n, tuple(map(id, one.history[n]))) for n in ours),
             frozenset(names & {"gpu", "gateway"}),
+            tuple(problem.key_path for problem in doubts.nearly_ours(one)),
         )
         if key not in known:
-            known[key] = _judge(ours, one, names, root)
+            known[key] = _judge(ours, one, names, root, inventory.hosts)
         outcome = known[key]
         connection = map_connection(one.variables, root)
         problems += _named(host, [*outcome.problems, *connection.problems])
         warnings += _named(host, [*outcome.warnings, *connection.warnings])
         warnings += _named(host, doubts.nearly_ours(one))
+        warnings += _named(host, connection_doubts(one))
         if connection.is_local:
             local.append(host)
+        else:
+            missing += _named(host, connection.missing)
+            remote.append((host, connection.data, tuple(connection.ssh_config), one))
         if outcome.settings is not None:
             hosts[host] = _host(host, names, one, outcome.settings, connection)
+    warnings += shared_addresses(remote)
     if len(local) > 1:
         problems.append(_two_locals(inventory, local))
     return hosts
 
 
-def _judge(ours: dict[str, Located], merged: Merged, groups: frozenset[str], root: Path) -> Outcome:
+def _judge(
+    ours: dict[str, Located],
+    merged: Merged,
+    groups: frozenset[str],
+    root: Path,
+    hosts: Collection[str],
+) -> Outcome:
     outcome = validate(ours)
     # An explicit null is not a section either.
     present = {name for name, located in ours.items() if located.value is not None}
     for keys, message, fix in contradictions(outcome.sound, present, groups, root):
-        outcome.problems.append(problem_at(ours, keys, message, fix))
+        hint = "" if keys[0] in present else doubts.nearly_this(merged, keys[0])
+        outcome.problems.append(problem_at(ours, keys, message, hint + fix))
     if outcome.problems or outcome.settings is None:
         outcome.settings = None
         return outcome
     outcome.warnings += doubts.about_settings(ours, outcome.settings, groups)
     outcome.warnings += doubts.dropped_keys(merged, outcome.settings)
+    outcome.warnings += acceptance_doubts(ours, outcome.settings, hosts)
     return outcome
 
 

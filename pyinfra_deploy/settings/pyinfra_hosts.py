@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from pyinfra_deploy.settings.fleet import Fleet, FleetHost, load_fleet
+from pyinfra_deploy.settings.control_machine import make_known_hosts
+from pyinfra_deploy.settings.fleet import Fleet, FleetHost, load_fleet, refuse_missing
 from pyinfra_deploy.settings.problems import Problem, SettingsError
 from pyinfra_deploy.settings.schema import Settings
 from pyinfra_deploy.settings.secret import Secret
@@ -59,12 +60,14 @@ def pyinfra_inventory(inventory_file: str) -> Groups:
     try:
         fleet = load_fleet(inventory_file)
         _check_limits(fleet)
+        refuse_missing(fleet)
         groups = pyinfra_groups(fleet)
     except SettingsError as error:
         print(f"\n{error}\nNothing was changed; no host was contacted.", file=sys.stderr)
         raise SystemExit(1) from None
     for warning in fleet.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    make_known_hosts(fleet)
     tell_next_moves()
     return groups
 

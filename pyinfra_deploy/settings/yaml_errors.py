@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 _NO_SPACE = re.compile(r"^\s*(?:- )?[\w.-]+:[^\s:/]")
 _INDENT = ("did not find expected", "expected <block end>", "violates indentation")
 
+# By YAML's tag: what reads like one of these kinds, and is none.
+NO_SUCH_VALUE = {
+    "timestamp": "there is no such day or time",
+    "int": "this is no number",
+    "float": "this is no number",
+}
+
 
 def explain(error: yaml.MarkedYAMLError, text: str) -> tuple[int | None, str, str]:
     """(1-based line, what is wrong, how to mend it)."""
@@ -47,6 +54,15 @@ def explain(error: yaml.MarkedYAMLError, text: str) -> tuple[int | None, str, st
         return at + 1, "a second document begins here (---).", "keep one document per file."
     if "could not determine a constructor" in problem:
         return at + 1, f"{problem}.", "of YAML's tags only !vault and !unsafe are known here."
+    if problem.startswith(NO_SUCH_VALUE["timestamp"]):
+        return (
+            at + 1,
+            f"{problem}: {_quote(lines, at)}.",
+            "write a day of the calendar, as 2027-02-28; text that only looks like one needs "
+            "quotes.",
+        )
+    if any(problem.startswith(words) for words in NO_SUCH_VALUE.values()):
+        return at + 1, f"{problem}: {_quote(lines, at)}.", "put it in quotes if it is text."
     if "cannot start any token" in problem:
         return (
             at + 1,

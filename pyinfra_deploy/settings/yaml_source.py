@@ -10,7 +10,7 @@ import yaml
 
 from pyinfra_deploy.settings.problems import Problem, SettingsError
 from pyinfra_deploy.settings.vault import HEADER, decrypt, vault_secret
-from pyinfra_deploy.settings.yaml_errors import explain
+from pyinfra_deploy.settings.yaml_errors import NO_SUCH_VALUE, explain
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -116,7 +116,19 @@ class _Loader(_Base):  # type: ignore[misc]
             return self.construct_sequence(node, deep=True)
         return self.construct_scalar(node)
 
+    def checked(self, node: yaml.ScalarNode) -> Any:
+        """What looks like a date or number by its tag and is none: PyYAML raises without a line."""
+        kind = node.tag.rsplit(":", 1)[-1]
+        try:
+            return getattr(yaml.SafeLoader, f"construct_yaml_{kind}")(self, node)
+        except ValueError as error:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{NO_SUCH_VALUE[kind]} ({error})", node.start_mark
+            ) from error
 
+
+for _kind in NO_SUCH_VALUE:
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.checked)
 _Loader.add_constructor("!vault", _Loader.vault)
 _Loader.add_constructor("!vault-encrypted", _Loader.vault)
 _Loader.add_constructor("!unsafe", _Loader.unsafe)

@@ -58,6 +58,8 @@ class Repository:
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     for name in ("ANSIBLE_CONFIG", "ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST"):
         monkeypatch.delenv(name, raising=False)
+    # Keys and known hosts are of the user who runs the tests.
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     # A path such as inventories/lab.py is of the working directory, which may have its own lab.
     monkeypatch.chdir(tmp_path)
     return Repository(tmp_path)

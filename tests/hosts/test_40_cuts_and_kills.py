@@ -10,7 +10,7 @@ import json
 import os
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -69,6 +69,51 @@ def test_power_loss_during_go_live(checkout: Checkout) -> None:
     previous = shell(DEBIAN12, "readlink /srv/llm/engines/main/previous").strip()
     assert previous == before
     checkout.write()
+
+
+def slow_start(seed: int) -> dict[str, Any]:
+    """Engine settings of another release, whose start leaves time for a kill and two runs."""
+    return {
+        "args": {"seed": seed, "additional-config": {"start_seconds": 30}},
+        "start_timeout_seconds": 90,
+        "stall_timeout_seconds": 60,
+    }
+
+
+def kill_while_starting(checkout: Checkout, seed: int) -> Callable[[], bool]:
+    """kill -9 of a run whose go-live goes on; whether that has ended well."""
+    note = upper_of(DEBIAN12) / ROOT / "engines/main/golive.json"
+    checkout.write(engine=slow_start(seed))
+    running = checkout.start("--limit", DEBIAN12)
+    wait_for(lambda: json.loads(note.read_text())["phase"] == "starting")
+    running.kill()
+    return lambda: bool(json.loads(note.read_text())["phase"] == "done")
+
+
+def test_the_go_live_of_a_killed_run_is_joined_and_verified(checkout: Checkout) -> None:
+    kill_while_starting(checkout, seed=4)
+    checkout.write(engine=slow_start(5))
+    other = checkout.deploy("--limit", DEBIAN12)
+    assert other.code == 1
+    other.said("engine.other-go-live", "sudo systemctl stop llm-golive@main.service")
+    checkout.write(engine=slow_start(4))
+    ran = checkout.deploy("--limit", DEBIAN12).done()
+    ran.said("is running: it is joined", "joins llm-golive@main.service", "verify: models")
+    assert "interrupted" not in ran.log
+    assert checkout.deploy("--limit", DEBIAN12).done().unchanged
+
+
+def test_a_go_live_that_ended_without_its_run_is_verified_by_the_next(checkout: Checkout) -> None:
+    ended = kill_while_starting(checkout, seed=6)
+    wait_for(ended)
+    # Its unit ends a moment after the note.
+    wait_for(lambda: "inactive" in shell(DEBIAN12, "systemctl is-active llm-golive@main || true"))
+    ran = checkout.deploy("--limit", DEBIAN12).done()
+    ran.said("has not been verified since it was started", "verify: models")
+    assert "will go live" not in ran.log
+    assert checkout.deploy("--limit", DEBIAN12).done().unchanged
+    checkout.write()
+    restore(checkout, DEBIAN12)
 
 
 @pytest.mark.parametrize("number", range(0, KILLS, 2))

@@ -125,11 +125,15 @@ def line_of(log: str, words: str) -> str:
 
 
 def still_serving(checkout: Checkout, releases: dict[str, str]) -> None:
-    """The releases of before answer, and nothing is left to do for them."""
+    """The releases of before answer, and nothing is left to do for them. What follows settings
+    beside the release, the watch's patience, follows them back."""
     assert {host: release_of(host) for host in releases} == releases
     for host in releases:
         assert checkout.service(host).answers()
     checkout.write()
+    ran = checkout.deploy().done()
+    assert "go live" not in ran.log
+    assert {host: release_of(host) for host in releases} == releases
     ran = checkout.deploy().done()
     assert ran.unchanged, ran.log
 

@@ -99,7 +99,7 @@ def processes() -> set[str]:
 
 def test_the_old_version_goes_live_proven(checkout: Checkout) -> None:
     ran = deploy(checkout, OLD).done()
-    ran.said("proving", "proven in")
+    ran.said("proving")
     record = proof_of(current())
     assert record["state"] == "passed"
     assert record["seen"]["vllm"] == OLD
@@ -204,9 +204,11 @@ def test_the_log_is_a_file_where_it_is_wanted(checkout: Checkout) -> None:
     started = invocation()
     checkout.deploy("--limit", DEBIAN12).done()
     assert service.answers()
-    wait_for(lambda: "/v1/chat/completions" in shell(DEBIAN12, f"cat {log}", check=False), 30)
     assert invocation() == started, "a log file is no reason to restart the engine"
+    shell(DEBIAN12, f"systemctl restart {UNIT}")
+    wait_for(lambda: "Uvicorn running on" in shell(DEBIAN12, f"cat {log}", check=False), 30)
+    service.wait(60)
     assert host_state.exposures(DEBIAN12)["llm-log@main.service"] <= 2.0
     deploy(checkout, OLD).done()
     assert shell(DEBIAN12, "systemctl is-active llm-log@main.service", check=False) == "inactive\n"
-    assert "/v1/chat/completions" in shell(DEBIAN12, f"cat {log}")
+    assert "Uvicorn running on" in shell(DEBIAN12, f"cat {log}")

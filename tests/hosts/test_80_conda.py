@@ -43,11 +43,11 @@ pytestmark = pytest.mark.usefixtures("steady", "condas")
 @pytest.fixture(scope="module")
 def condas(steady: Checkout) -> None:
     """Channels on both hosts, a conda on one, an installer on the other."""
-    unpack = f"mkdir -p {conda_channel.HOST_CHANNELS} && base64 -d | tar -C " + str(
-        conda_channel.HOST_CHANNELS
-    )
+    place = conda_channel.HOST_CHANNELS
+    # The archive has the modes of the temporary directory it was made in.
+    unpack = f"mkdir -p {place} && base64 -d | tar -C {place} -xf - && chmod -R a+rX {place}"
     for host in BOTH:
-        shell(host, f"{unpack} -xf -", input_text=conda_channel.host_channels_archive())
+        shell(host, unpack, input_text=conda_channel.host_channels_archive())
     install = f"install -D -m 0755 /dev/stdin {PREFIX}/bin/conda"
     shell(DEBIAN12, install, input_text=conda_channel.PROGRAM.read_text())
     shell(DEBIAN12, f"mkdir -p {PREFIX}/conda-meta && : >{PREFIX}/conda-meta/history")

@@ -129,4 +129,4 @@ def test_a_run_by_hand_is_refused(systemd: FakeSystemd) -> None:
     process = run_unit(systemd, "work_well", invocation="")
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "job start" in json.loads(output)["error"]["fix"]
+    assert "Run the deploy" in json.loads(output)["error"]["fix"]

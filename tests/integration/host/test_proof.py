@@ -97,10 +97,14 @@ def test_a_cpu_host_is_proven_without_gpus(proof_host: ProofHost) -> None:
     assert "matrix product" in record["seconds"]
 
 
+def stop_engine(host: ProofHost) -> None:
+    subprocess.run(["systemctl", "stop", "llm-engine@main"], env=host.environment(), check=True)
+
+
 def test_it_is_repeated_when_what_it_depends_on_changes_and_only_then(memory: ProofHost) -> None:
     stage(memory, "r1", GOOD)
     go(memory, "r1")
-    (memory.unit / "pid").write_text("\n")  # the engine is down: it has to be started again
+    stop_engine(memory)  # it has to be started again
     go(memory, "r1")
     assert memory.proofs() == 1
     release.bind({"engine": "main", "binding": "A=1\n"})
@@ -110,7 +114,7 @@ def test_it_is_repeated_when_what_it_depends_on_changes_and_only_then(memory: Pr
     release.bind({"engine": "main", "binding": "A=1\nB=2\n"})
     release.bind({"engine": "main", "binding": "A=1\n"})
     (memory.home / "golive.json").unlink()
-    (memory.unit / "pid").write_text("\n")
+    stop_engine(memory)
     go(memory, "r1")
     assert memory.proofs() == 3
 

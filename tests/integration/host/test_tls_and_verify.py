@@ -17,6 +17,7 @@ import pytest
 from fleet_host import keys, snapshot, tls, verify
 from fleet_host.errors import HostError, SpecError
 
+from pyinfra_deploy.planning.verification import unverified_reason
 from tests.fakes.engine_host import FakeHost
 
 if TYPE_CHECKING:
@@ -246,6 +247,40 @@ def test_a_good_service_passes_every_check(service: Service) -> None:
     assert stream["last_event_seconds"] > stream["first_event_seconds"]
     assert checks["burst"]["figures"]["let_through"] == service.limit
     assert checks["answer"]["figures"]["path"] == "/v1/chat/completions"
+
+
+def test_what_has_passed_is_noted_as_the_plan_compares_it(service: Service, host: FakeHost) -> None:
+    facts = {
+        host.root / "run/llm-engine-main/started.json": {"release": "r1", "binding": "b"},
+        host.root / "run/llm-gateway/started.json": {"environment": "gateway-1"},
+        host.llm_root / "state/nginx.json": {"files": {}, "loaded": "n"},
+    }
+    for path, document in facts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document))
+    seen: dict[str, Any] = {
+        "engines": {"main": {"started": {"release": "r1", "binding": "b"}}},
+        "gateway": {
+            "started": {"environment": "gateway-1"},
+            "nginx_loaded": "n",
+            "certificate": snapshot.certificate_state(str(host.root / "etc/llm/tls/server.crt")),
+        },
+    }
+
+    def plan_says() -> str:
+        state = snapshot.state_section({"llm_root": str(host.llm_root)})
+        return unverified_reason({**seen, "state": state}, "main")
+
+    service.fault = "silent"
+    failure(service, engine="main")
+    assert plan_says() == "what runs has not been verified yet"
+    service.fault = ""
+    verify.verify(service.request(engine="main"))
+    assert plan_says() == ""
+    seen["gateway"]["nginx_loaded"] = "m"
+    assert "the gateway has not been verified" in plan_says()
+    seen["engines"]["main"]["started"]["release"] = "r2"
+    assert plan_says() == "release r2 has not been verified since it was started"
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from fleet_host import wheel_server
@@ -16,9 +19,6 @@ from fleet_host.errors import HostError, SpecError
 from fleet_host.status import Progress
 
 from tests.fakes.wheel_index import Index, write_wheels
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def free_port() -> int:
@@ -89,6 +89,25 @@ def test_serves_wheels_and_ends_when_nobody_asks(serving: Serving, index: Index)
     assert result["served_bytes"] > len(content)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", serving.port), 1)
+
+
+@pytest.mark.parametrize("page", ["index.html", ""])
+def test_wheels_that_come_later_are_seen_by_an_installer_with_a_cache(
+    serving: Serving, index: Index, tmp_path: Path, page: str
+) -> None:
+    """One run gathers wheels more than once, and uv keeps pages that do not forbid it."""
+    serving.start("127.0.0.1")
+    for name in ("alpha", "beta"):
+        if name not in index.lock():
+            index.add(name)
+            write_wheels(index, serving.directory)
+        subprocess.run(
+            [Path(sys.executable).with_name("uv"), "pip", "install", "--no-config", "--no-index",
+             "--python", sys.executable, "--find-links", f"http://127.0.0.1:{serving.port}/{page}",
+             "--target", tmp_path / "target", "--cache-dir", tmp_path / "cache", name],
+            check=True,
+        )  # fmt: skip
+        assert (tmp_path / "target" / name).is_dir()
 
 
 @pytest.mark.parametrize(

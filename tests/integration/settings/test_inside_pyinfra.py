@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,3 +117,26 @@ def test_a_host_out_of_reach_comes_with_the_next_move(
         done = _pyinfra(repository, "-y", "inventories/prod.py", "exec", "--", "true")
     assert done.returncode != 0
     assert f"nothing was changed on it. Next: {move}" in " ".join(done.stderr.split())
+
+
+def _hang_up(server: socket.socket) -> None:
+    server.accept()[0].close()
+
+
+def test_a_host_that_hangs_up_is_reported_without_a_traceback(repository: Repository) -> None:
+    """paramiko logs one, which Python prints when nobody takes it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        at = f"vars: {{ansible_port: {server.getsockname()[1]}, ansible_host: 127.0.0.1, "
+        repository.write(
+            "inventories/prod/hosts.yml", HOSTS.replace("vars: {", at).replace("[01:02]", "01")
+        )
+        repository.write(
+            "inventories/prod.py",
+            "from pyinfra_deploy.settings import pyinfra_inventory\n"
+            "globals().update(pyinfra_inventory(__file__))\n",
+        )
+        threading.Thread(target=_hang_up, args=(server,), daemon=True).start()
+        done = _pyinfra(repository, "-y", "inventories/prod.py", "exec", "--", "true")
+    assert done.returncode != 0
+    assert "SSH error (" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from pyinfra_deploy.deploys import session
+from pyinfra_deploy.operations import host_steps
 from tests.unit.planning import worlds
 
 HOST = cast("Any", object())
@@ -48,3 +49,20 @@ def test_a_host_that_could_not_be_read_is_not_asked_more(
     monkeypatch.setattr(session, "read_snapshot", lambda host, request: {})
     assert read(CONDA) == {}
     assert asked == []
+
+
+def test_a_prompt_that_nobody_answers_is_told_and_costs_that_host_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    dropped: list[Any] = []
+    monkeypatch.setattr(session, "report_refusal", lambda host, step, no: told.append(no.what))
+    monkeypatch.setattr(host_steps, "drop", dropped.append)
+
+    def prompt() -> dict[str, Any]:
+        raise EOFError
+
+    assert session.unless_sudo_asks(HOST, prompt) == {}
+    assert told == ["sudo asks for a password"]
+    assert dropped == [HOST]
+    assert session.unless_sudo_asks(HOST, lambda: {"os": 1}) == {"os": 1}

@@ -111,6 +111,36 @@ def test_limits(fleet: Fleet, limits: list[str], hosts: list[str]) -> None:
     assert facts_commands.chosen(fleet, limits) == hosts
 
 
+@pytest.mark.parametrize(
+    ("limits", "excludes", "hosts"),
+    [
+        ([], ["gpu02"], ["gpu01", "here"]),
+        ([], ["gpu01,here"], ["gpu02"]),
+        (["gpu*"], ["gpu01"], ["gpu02"]),
+    ],
+)
+def test_excludes(fleet: Fleet, limits: list[str], excludes: list[str], hosts: list[str]) -> None:
+    assert facts_commands.chosen(fleet, limits, excludes) == hosts
+
+
+def test_an_exclude_that_names_nothing_or_all_is_refused(fleet: Fleet) -> None:
+    with pytest.raises(SettingsError, match="--exclude gpu03"):
+        facts_commands.chosen(fleet, [], ["gpu03"])
+    with pytest.raises(SettingsError, match="leaves no host"):
+        facts_commands.chosen(fleet, ["gpu"], ["gpu"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["facts", "collect", "-o", "x"], ["plan"], ["runtime", "list"], ["runtime", "flags"]],
+    ids=" ".join,
+)
+def test_where_there_is_a_limit_there_is_an_exclude(command: list[str]) -> None:
+    parsed = cli.build_parser().parse_args([*command, "prod", "--exclude", "a", "--exclude", "b"])
+    assert parsed.exclude == ["a", "b"]
+    assert parsed.limit == []
+
+
 @pytest.mark.parametrize("limit", ["gpu03", "empty"])
 def test_a_limit_that_names_nothing_is_refused(fleet: Fleet, limit: str) -> None:
     with pytest.raises(SettingsError, match="matches no group and no host"):

@@ -11,6 +11,7 @@ from pyinfra_deploy.deploys.artefacts import artefacts_for
 from pyinfra_deploy.facts.hardware import Gpu
 from pyinfra_deploy.planning.start_figures import figures_of, recorded_start
 from pyinfra_deploy.settings.fleet import load_fleet
+from tests.unit.foresight.places import ids
 from tests.unit.planning import worlds
 
 if TYPE_CHECKING:
@@ -56,8 +57,11 @@ def test_the_least_of_the_workers_counts_for_this_release_and_gpu_alone() -> Non
     assert figures_of(start(lines=["nothing of memory"]), "r1", L20) is None
 
 
-def deployed(place: Place, **changes: Any) -> None:
-    """A snapshot of gpu01 as after a deploy with these settings, and its engine's lines."""
+def deployed(place: Place, running: str = "", **changes: Any) -> None:
+    """A snapshot of gpu01 as after a deploy with these settings, and its engine's lines.
+
+    running: a release to which a go-live is at work.
+    """
     fleet = load_fleet(place.inventory)
     settings = fleet.hosts["gpu01"].settings
     data = {"name": fleet.name, "directory": str(fleet.directory), "root": str(fleet.root)}
@@ -67,6 +71,9 @@ def deployed(place: Place, **changes: Any) -> None:
                     "pythons": ["/usr/bin/python3.12"], "python": "3.12.3"}  # fmt: skip
     engine = world["engines"]["main"]
     engine["start"] = start(release=engine["current"], **changes)
+    if running:
+        engine["golive_asked"] = running
+        world["units"]["llm-golive@main.service"] = worlds.unit(active="active")
     (place.facts / "gpu01" / "snapshot.json").write_text(json.dumps(world))
 
 
@@ -95,3 +102,13 @@ def test_another_release_or_card_is_estimated(
     place.write(engine={"args": args})
     _, hosts = place.plan(capsys)
     assert hosts["gpu01"]["memory"]["source"] == "estimate"
+
+
+def test_a_go_live_to_another_release_is_refused_by_the_plan_too(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.write()
+    deployed(place, running="0123456789abcdef")
+    code, hosts = place.plan(capsys)
+    assert (code, hosts["gpu01"]["changes"]) == (1, None)
+    assert ids(hosts["gpu01"], "refuse") == ["engine.other-go-live"]

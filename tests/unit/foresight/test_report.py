@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pyinfra_deploy import plan_commands
 from pyinfra_deploy.cli import main
 from pyinfra_deploy.plan_report import WIDTH, host_ranges
 from tests.unit.foresight.places import Place, ids
@@ -121,6 +123,21 @@ def test_exit_codes(four: Place, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as usage:
         main(["plan"])
     assert usage.value.code == 2
+
+
+def test_the_last_line_on_the_screen_says_what_is_not_known(
+    four: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After what pyinfra has said of a host that could not be read."""
+    said = "[gpu03] Could not connect\nNo hosts remaining!\n"
+    monkeypatch.setattr(plan_commands, "_facts", lambda *_: (four.facts, ["gpu03"], said))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", sys.stdout)
+        code = main([*four.arguments(), "--limit", "gpu01,gpu03"])
+    text = capsys.readouterr().out
+    assert code == 2
+    assert "  | No hosts remaining!" in text
+    assert text.splitlines()[-1] == "1 of 1 hosts would be deployed; could not be read: gpu03."
 
 
 def test_an_accepted_refusal_stays_visible(four: Place, capsys: pytest.CaptureFixture[str]) -> None:

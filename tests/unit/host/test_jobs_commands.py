@@ -65,10 +65,79 @@ def test_a_queued_job_counts_as_running(systemd: FakeSystemd) -> None:
 def test_a_running_job_with_another_spec_refuses(systemd: FakeSystemd) -> None:
     start(a=1)
     systemd.says(ActiveState="active", InvocationID="i1")
-    with pytest.raises(HostError, match="running with another request"):
+    with pytest.raises(HostError) as caught:
         start(a=2)
+    assert caught.value.what == "llm-pull@m1 is running with another request"
+    assert caught.value.why.endswith("asks for other values of: a.")
+    assert "'sudo systemctl stop llm-pull@m1.service'" in caught.value.fix
     stored = json.loads((systemd.root / "llm/jobs/pull/m1/spec.json").read_text())
     assert stored["spec"] == {"a": 1}
+
+
+def asked_while_running(systemd: FakeSystemd, kind: str, running: Any, asked: Any) -> str:
+    (systemd.root / "run" / f"llm-{kind}" / "m1").mkdir(parents=True, exist_ok=True)
+    request = {"kind": kind, "id": "m1"}
+    jobs.start({**request, "spec": running})
+    systemd.says(ActiveState="active", InvocationID="i1")
+    return str(jobs.start({**request, "spec": asked})["state"])
+
+
+GO_LIVE = {"release": "r1", "drain_seconds": 120, "proof": {"gpus": ["GPU-1"]}}
+ENVIRONMENT = {"path": "/srv/llm/runtimes/x", "requirements": "a==1\n", "index_url": None}
+WHEEL = [{"sha256": digit * 64} for digit in "0123"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "running", "asked"),
+    [
+        ("golive", {**GO_LIVE, "run": "a"}, {**GO_LIVE, "run": "b"}),
+        (
+            "driver",
+            {"packages": ["p"], "go_live": {**GO_LIVE, "run": "a"}},
+            {"packages": ["p"], "go_live": {**GO_LIVE, "run": "b"}},
+        ),
+        (
+            "environment",
+            {**ENVIRONMENT, "wheelhouse": "http://10.0.0.1:8471"},
+            {**ENVIRONMENT, "wheelhouse": "http://10.0.0.2:8471"},
+        ),
+        (
+            "wheels",
+            {"directory": "/w", "wheels": WHEEL, "remove_others": True},
+            {"directory": "/w", "wheels": WHEEL[1:3], "remove_others": False},
+        ),
+    ],
+)
+def test_a_later_run_that_asks_for_the_same_work_joins_it(
+    systemd: FakeSystemd, kind: str, running: Any, asked: Any
+) -> None:
+    assert asked_while_running(systemd, kind, running, asked) == "attached"
+    assert systemd.started() == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "running", "asked"),
+    [
+        ("golive", GO_LIVE, {**GO_LIVE, "proof": {"gpus": ["GPU-2"]}}),
+        ("driver", {"go_live": GO_LIVE}, {"go_live": None}),
+        ("environment", ENVIRONMENT, {**ENVIRONMENT, "index_url": "https://mirror"}),
+        ("wheels", {"wheels": WHEEL[:2]}, {"wheels": WHEEL[1:3]}),
+        ("pull", {"wheelhouse": "a"}, {"wheelhouse": "b"}),
+    ],
+)
+def test_other_work_is_not_joined(
+    systemd: FakeSystemd, kind: str, running: Any, asked: Any
+) -> None:
+    with pytest.raises(HostError, match="running with another request"):
+        asked_while_running(systemd, kind, running, asked)
+
+
+def test_a_go_live_to_another_release_is_refused_by_name(systemd: FakeSystemd) -> None:
+    with pytest.raises(HostError) as caught:
+        asked_while_running(systemd, "golive", GO_LIVE, {**GO_LIVE, "release": "r2"})
+    assert caught.value.what == "a go-live to release r1 is running"
+    assert "asks for release r2" in caught.value.why
+    assert "'sudo systemctl stop llm-golive@m1.service'" in caught.value.fix
 
 
 def test_a_unit_that_is_not_installed_is_named(systemd: FakeSystemd) -> None:

@@ -193,12 +193,14 @@ def test_an_engine_s_links_releases_and_records(tmp_path: Path) -> None:
     put(home / "releases/r2/release.json", "{not json")
     (home / "current").symlink_to("releases/r1")
     put(home / "golive.json", {"phase": "switched"})
+    put(tmp_path / "jobs/golive/main/spec.json", {"spec": {"release": "r2", "run": "a"}})
     put(home / "start.json", {"release": "r1", "gpus": [], "lines": ["KV cache size: 1 tokens"]})
     found = read({"llm_root": str(tmp_path), "engines": ["main"]})["engines"]["main"]
     assert (found["current"], found["previous"]) == ("r1", None)
     assert found["releases"]["r1"] == {"id": "r1"}
     assert "is not JSON" in found["releases"]["r2"]["error"]
     assert found["golive"] == {"phase": "switched"}
+    assert found["golive_asked"] == "r2"
     assert found["start"]["release"] == "r1"
 
 
@@ -309,3 +311,24 @@ def test_secure_boot_is_the_variable_s_last_byte(
     if content is not None:
         (tmp_path / "SecureBoot").write_bytes(content)
     assert snapshot.secure_boot() is on
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            '{"by": "ada", "reason": "slot 3", "since": 1800000000}\n',
+            {"by": "ada", "reason": "slot 3", "since": 1800000000},
+        ),
+        ('{"by": "ada"}', {"by": "ada", "reason": None, "since": 1700000000}),
+        ("", {"by": None, "reason": None, "since": 1700000000}),
+        ("repair", {"by": None, "reason": None, "since": 1700000000}),
+        ("[1]", {"by": None, "reason": None, "since": 1700000000}),
+    ],
+)
+def test_what_a_drain_flag_tells(tmp_path: Path, text: str, found: dict[str, Any]) -> None:
+    flag = tmp_path / "main"
+    assert snapshot.drain_flag(str(flag)) is None
+    flag.write_text(text)
+    os.utime(flag, (1700000000, 1700000000))
+    assert snapshot.drain_flag(str(flag)) == found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -137,9 +138,40 @@ def test_hosts_of_another_checkout_begin_anew(
     done: list[str] = []
     monkeypatch.setattr(demo, "current_layout", lambda: SimpleNamespace(directory=tmp_path))
     monkeypatch.setattr(hosts, "reset", lambda: done.append("reset"))
+    monkeypatch.setattr(sys, "stdin", Terminal(there=False))
     mark = tmp_path / "checkout"
     if before is not None:
         mark.write_text(f"{demo.ROOT if before == 'own' else before}\n")
     demo._fresh_disks_after_another_checkout()
     assert len(done) == resets
     assert mark.read_text() == f"{demo.ROOT}\n"
+
+
+class Terminal:
+    def __init__(self, there: bool) -> None:
+        self.there = there
+
+    def isatty(self) -> bool:
+        return self.there
+
+
+@pytest.mark.parametrize(
+    ("there", "answer", "goes_on"),
+    [(True, "y", True), (True, "", False), (True, "no", False), (False, None, True)],
+)
+def test_at_a_terminal_another_checkouts_disks_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: bool, answer: str | None, goes_on: bool
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(demo, "current_layout", lambda: SimpleNamespace(directory=tmp_path))
+    monkeypatch.setattr(hosts, "reset", lambda: done.append("reset"))
+    monkeypatch.setattr(sys, "stdin", Terminal(there))
+    monkeypatch.setattr("builtins.input", lambda _: answer)
+    (tmp_path / "checkout").write_text("/elsewhere\n")
+    if goes_on:
+        demo._fresh_disks_after_another_checkout()
+    else:
+        with pytest.raises(LabError, match="belong to another checkout"):
+            demo._fresh_disks_after_another_checkout()
+        assert (tmp_path / "checkout").read_text() == "/elsewhere\n"
+    assert done == (["reset"] if goes_on else [])

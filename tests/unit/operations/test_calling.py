@@ -141,6 +141,33 @@ def test_a_host_that_stays_away_while_reconnecting_is_an_outage_too(
     assert len(world.script.sent) == 2
 
 
+def test_no_connection_is_left_open_by_reconnecting(
+    world: PyinfraWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten that are let in by nobody, and sshd turns everybody away."""
+    closed: list[int] = []
+
+    class Client:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def close(self) -> None:
+            closed.append(self.number)
+
+    host = world.host()
+    connector: Any = host.connector
+    connector.client = Client(0)
+
+    def login_fails_twice(*_arguments: Any, **_more: Any) -> None:
+        connector.client = Client(connector.client.number + 1)
+        host.connected = connector.client.number == 3
+
+    monkeypatch.setattr(host, "connect", login_fails_twice)
+    world.script.says("job status", SSHException("gone"), {"state": "done"})
+    assert through_outages(world) == {"state": "done"}
+    assert closed == [0, 1, 2]
+
+
 def test_a_refusal_is_no_outage(world: PyinfraWorld) -> None:
     world.script.says("job status", refusal("no"))
     with pytest.raises(program.HostRefused, match="no"):

@@ -132,6 +132,7 @@ def test_a_verification_is_part_of_the_go_live(world: PyinfraWorld) -> None:
         "http_port": 80,
         "server_name": "llm.example.com",
         "model": "Qwen/Qwen3-32B",
+        "engine": "main",
         "burst": {"requests": 160},
     }
     assert gate.closed_by(world.state) == "@fake/gpu01"

@@ -82,6 +82,15 @@ def test_a_job_that_ended_without_a_word_names_its_unit(
     assert "journalctl -u llm-pull@Qwen--Qwen3-32B--master" in caplog.text
 
 
+def test_a_job_that_runs_already_is_joined_and_said_so(
+    world: PyinfraWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    unit = "llm-pull@Qwen--Qwen3-32B--master.service"
+    world.script.says("job start", {"state": "attached", "unit": unit, "run": "a"})
+    assert run(world, RUNNING, {"state": "done", "result": {"a": 1}}) == {"a": 1}
+    assert f"model: joins {unit}, which runs already" in caplog.text
+
+
 def test_a_refused_start_is_told_and_nothing_is_watched(
     world: PyinfraWorld, caplog: pytest.LogCaptureFixture
 ) -> None:

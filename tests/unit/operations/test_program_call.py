@@ -16,7 +16,7 @@ class FakeHost:
     connected = True
 
     def __init__(self, ok: bool, stdout: list[str], active: bool | None) -> None:
-        self.output = SimpleNamespace(stdout_lines=stdout, stderr_lines=[])
+        self.output = SimpleNamespace(stdout_lines=stdout, stderr_lines=list[str]())
         self.ok = ok
         transport = SimpleNamespace(is_active=lambda: active)
         client = SimpleNamespace(get_transport=lambda: transport)
@@ -67,3 +67,23 @@ def test_a_prompt_for_sudos_password_is_no_lost_connection(active: bool, expecte
     host.run_shell_command = end_of_file  # type: ignore[method-assign]
     with pytest.raises((program.HostRefused, program.ConnectionLost), match=expected):
         call(host)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "what", "fix"),
+    [
+        ("sh: 1: /srv/llm/bin/fleet-host: not found", "not there", "deploy this host first"),
+        ("sudo: /srv/llm/bin/fleet-host: command not found", "not there", "deploy this host"),
+        ("bash: /srv/llm/bin/fleet-host: No such file or directory", "not there", "deploy this"),
+        ("sudo: 1 incorrect password attempt", "sudo password is wrong", "become_password"),
+        ("Sorry, try again.", "sudo password is wrong", "become_password"),
+        ("/srv/llm/keys.json: No such file or directory", "failed on the host", "by hand"),
+    ],
+)
+def test_what_stopped_it_before_it_ran(stderr: str, what: str, fix: str) -> None:
+    host = FakeHost(ok=False, stdout=[], active=True)
+    host.output.stderr_lines.append(stderr)
+    with pytest.raises(program.HostRefused) as caught:
+        call(host)
+    assert what in caught.value.what
+    assert fix in caught.value.fix

@@ -222,7 +222,8 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
             "www-data": {"uid": 33, "groups": ["llm-http", "www-data"]},
         },
         "files": files,
-        "units": {name: unit() for name in (*units_of_roles(), *CARED_FOR)},
+        "units": {name: unit() for name in (*units_of_roles(), *CARED_FOR)}
+        | {"llm-golive@main.service": unit(active="inactive", enabled="static")},
         "sysctl": {
             "vm.max_map_count": {
                 "live": 1048576,
@@ -231,7 +232,18 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
                 ],
             }
         },
-        "state": {"program_digest": PROGRAM_DIGEST, "schema_version": 1, "generation": 4},
+        "state": {
+            "program_digest": PROGRAM_DIGEST,
+            "schema_version": 1,
+            "generation": 4,
+            "verified": {
+                "release": release,
+                "binding": digest_of_text(""),
+                "gateway": gateway_name,
+                "nginx": digest_of(dict(rendered.files)),
+                "certificate": "c" * 64,
+            },
+        },
         "environments": {environment.path: {"name": "x"} for environment in made.values()},
         "models": {
             wanted.model_slug(settings): {
@@ -248,6 +260,7 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
                 "releases": {release: {"id": release}},
                 "started": {"release": release, "binding": digest_of_text("")},
                 "golive": {"phase": "done", "to": release},
+                "golive_asked": release,
                 "socket": True,
             }
         },
@@ -259,6 +272,7 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
                 "sans": ["llm.example.com"],
                 "issuer": CA_SUBJECT,
                 "not_after": "Nov 30 07:02:26 2027 GMT",
+                "fingerprint": "c" * 64,
             },
             "nginx_loaded": digest_of(dict(rendered.files)),
             "socket": True,

@@ -36,6 +36,7 @@ def failed(kind: Any, text: str, **more: Any) -> Hardware:
 
 WORKER = GpuProcess(4711, "VLLM::Worker_TP3", 40213, "")
 OURS = GpuProcess(4712, "VLLM::Worker_TP3", 41000, "llm-engine@main.service")
+PROOF = GpuProcess(4713, "python", 41000, "llm-proof@main.service")
 SMALL = GpuProcess(800, "/usr/bin/python3", 310, "user@1000.service")
 
 # A host -> the one refusal, a part of its evidence, a part of its fix.
@@ -285,7 +286,7 @@ LESSER: dict[str, tuple[Hardware, str, str]] = {
         "gpu.process-unknown",
         "warn",
     ),
-    "our engine": (one(3, processes=(OURS,), memory_used_mib=41001), "", ""),
+    "our engine and a proof": (one(3, processes=(OURS, PROOF), memory_used_mib=41001), "", ""),
     "our engine and a small one": (
         one(3, processes=(OURS, SMALL), memory_used_mib=41311),
         "gpu.foreign-process",

@@ -48,6 +48,7 @@ def plan(
         {
             "files": {PATH: worlds.seen_file(found) if found else None},
             "engines": {"main": {"started": {"binding": digest}}},
+            "state": {"verified": {"binding": digest}},
         },
     )
     return host_plan.plan_host(worlds.HOST, worlds.ALL, settings, seen, artefacts, one)
@@ -101,6 +102,7 @@ def test_the_drop_in_of_an_engine_that_has_another_name_now_goes() -> None:
             "files": {PATH: worlds.seen_file(drop_in("main", near) or artefacts.units["none"])},
             "drop_ins": [old, PATH],
             "engines": {"main": {"started": {"binding": digest_of_text(bound_to(near))}}},
+            "state": {"verified": {"binding": digest_of_text(bound_to(near))}},
         },
     )
     found = host_plan.plan_host(worlds.HOST, worlds.ALL, settings, seen, artefacts, near)
@@ -131,6 +133,7 @@ def test_an_edited_drop_in_is_put_right_without_a_restart() -> None:
         {
             "files": {PATH: worlds.seen_file(wanted.ManagedFile(PATH, "[Service]\n"))},
             "engines": {"main": {"started": {"binding": digest_of_text(bound_to(near))}}},
+            "state": {"verified": {"binding": digest_of_text(bound_to(near))}},
         },
     )
     found = host_plan.plan_host(worlds.HOST, worlds.ALL, settings, seen, artefacts, near)

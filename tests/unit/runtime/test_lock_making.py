@@ -50,14 +50,23 @@ def wheel(file: str) -> LockedWheel:
     ],
 )
 def test_the_wheel_that_a_host_takes(files: list[str], best: int | None) -> None:
-    found = [one.file for one in resolve.fitting(recipe(), [wheel(file) for file in files])]
+    found = [one.file for one in resolve.fitting(recipe(), [wheel(file) for file in files]).best]
     assert found == ([] if best is None else [files[best]])
+
+
+def test_a_mirror_may_lack_the_best() -> None:
+    """Two wheels of a version, for an older C library too: an index may have one of them only."""
+    tags = ("manylinux_2_28", "manylinux2014", "manylinux_2_39")
+    wheels = [wheel(f"a-1-cp37-abi3-{tag}_x86_64.whl") for tag in tags]
+    found = resolve.fitting(recipe(), wheels)
+    assert found.best == (wheels[0],)
+    assert found.sha256s == {one.sha256 for one in wheels[:2]}
 
 
 def test_a_lock_for_all_pythons_names_one_for_each() -> None:
     files = [f"a-1-cp3{n}-cp3{n}-manylinux_2_28_x86_64.whl" for n in (10, 11, 12, 13, 14)]
     found = resolve.fitting(recipe(platform=None, python="3.11"), [wheel(file) for file in files])
-    assert [one.file for one in found] == files[1:]
+    assert [one.file for one in found.best] == files[1:]
 
 
 def row(file: str, sha256: str = "a" * 64) -> dict[str, Any]:
@@ -86,7 +95,8 @@ RESOLVED = (
 @pytest.mark.parametrize(("narrow", "hashes"), [(True, 1), (False, 2)])
 def test_an_entry_gets_its_wheels(narrow: bool, hashes: int) -> None:
     mine = LockedWheel("alpha-1.0-py3-none-any.whl", 10, "b" * 64)
-    text = resolve.annotate(RESOLVED, {("alpha", "1.0"): [mine]}, narrow=narrow)
+    taken = resolve.Fitting((mine,), frozenset({mine.sha256}))
+    text = resolve.annotate(RESOLVED, {("alpha", "1.0"): taken}, narrow=narrow)
     assert text.count("--hash=") == hashes
     assert "# via beta" in text
     assert wheels_of_lock(text) == (mine,)
@@ -95,8 +105,9 @@ def test_an_entry_gets_its_wheels(narrow: bool, hashes: int) -> None:
 
 def test_a_wheel_of_another_hash_is_refused() -> None:
     mine = LockedWheel("alpha-1.0-py3-none-any.whl", 10, "c" * 64)
+    taken = resolve.Fitting((mine,), frozenset({mine.sha256}))
     with pytest.raises(resolve.Unresolved, match="two hashes"):
-        resolve.annotate(RESOLVED, {("alpha", "1.0"): [mine]}, narrow=True)
+        resolve.annotate(RESOLVED, {("alpha", "1.0"): taken}, narrow=True)
 
 
 def test_the_head_says_how_to_make_it_again() -> None:

@@ -35,6 +35,10 @@ MISTAKES = {
     "at": ("a: @b\n", 1, "cannot begin like this", "quotes"),
     "two documents": ("a: 1\n---\nb: 2\n", 2, "second document", "one document"),
     "unknown tag": ("a: !secret x\n", 1, "!secret", "!vault"),
+    "no such month": ("a:\n  - id: x\n    until: 2027-13-31\n", 3, "no such day", "2027-02-28"),
+    "no such day": ("until: 2027-02-29\n", 1, "no such day", "calendar"),
+    "no such time": ("a: 1\nb: 2027-02-28 25:00:00\n", 2, "no such day or time", "quotes"),
+    "no number": ("a: 0x_\n", 1, "no number", "quotes"),
     "unknown anchor": ("a: *b\n", 1, "is not valid YAML", ""),
 }
 
