@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.engine_host import FILES, SYSTEMCTL, FakeHost, put_program
+from tests.fakes.engine_host import FILES, SYSTEMCTL, FakeHost, in_use, put_program
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # As vllm/entrypoints/cli/{main,serve}.py of 0.32.0: the same names, the same order of steps, and a
@@ -122,9 +123,5 @@ class ArgumentHost(FakeHost):
 
 
 @pytest.fixture
-def argument_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArgumentHost:
-    fake = ArgumentHost(tmp_path)
-    fake.prepare()
-    for key, value in fake.environment().items():
-        monkeypatch.setenv(key, value)
-    return fake
+def argument_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ArgumentHost]:
+    yield from in_use(ArgumentHost(tmp_path), monkeypatch)

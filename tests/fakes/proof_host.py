@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.engine_host import FILES, SYSTEMCTL, FakeHost, put_program
+from tests.fakes.engine_host import FILES, SYSTEMCTL, FakeHost, in_use, put_program
 from tests.standin import proving
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # The unit llm-proof@main.service as systemd runs it: the release's files are its environment.
@@ -123,9 +124,5 @@ class ProofHost(FakeHost):
 
 
 @pytest.fixture
-def proof_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProofHost:
-    fake = ProofHost(tmp_path)
-    fake.prepare()
-    for key, value in fake.environment().items():
-        monkeypatch.setenv(key, value)
-    return fake
+def proof_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProofHost]:
+    yield from in_use(ProofHost(tmp_path), monkeypatch)

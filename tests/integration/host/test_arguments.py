@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,22 +13,9 @@ from fleet_host.status import Progress
 from tests.unit.host.test_vllm_flags import FILES as SMALL_VLLM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fakes.argument_host import ArgumentHost
-
-
-@pytest.fixture(autouse=True)
-def _no_engine_stays(argument_host: ArgumentHost) -> Iterator[None]:
-    yield
-    path = argument_host.unit / "pid"
-    pid = path.read_text().strip() if path.exists() else ""
-    if pid:
-        try:
-            os.kill(int(pid), signal.SIGKILL)
-        except ProcessLookupError:
-            return
 
 
 def stage(host: ArgumentHost, identity: str, **args: Any) -> None:

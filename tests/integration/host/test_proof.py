@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,24 +18,11 @@ from fleet_host.status import Progress
 from tests.fakes.proof_host import GOOD, UUIDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fakes.proof_host import ProofHost
 
 CPU: dict[str, Any] = {"cuda": None}
-
-
-@pytest.fixture(autouse=True)
-def _no_engine_stays(proof_host: ProofHost) -> Iterator[None]:
-    yield
-    path = proof_host.unit / "pid"
-    pid = path.read_text().strip() if path.exists() else ""
-    if pid:
-        try:
-            os.kill(int(pid), signal.SIGKILL)
-        except ProcessLookupError:
-            return
 
 
 @pytest.fixture
