@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fleet_host import environment, events, lease, release, snapshot
@@ -13,6 +13,8 @@ from fleet_host.errors import HostError
 from tests.unit.host.test_state import asked, refused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.fakes.engine_host import FakeHost
 
 
@@ -36,12 +38,13 @@ def test_a_lease_that_is_none_is_named_with_what_to_do(
 ) -> None:
     path = host.llm_root / "state/lease.json"
     path.write_text(text)
-    for call in (
+    calls: tuple[Callable[[], Any], ...] = (
         lambda: lease.acquire(asked("r2", None)),
         lambda: lease.status({}),
         lambda: lease.renew({"run": "r", "ttl_seconds": 60}),
         lambda: lease.release({"run": "r"}),
-    ):
+    )
+    for call in calls:
         with pytest.raises(HostError) as caught:
             call()
         assert str(path) in caught.value.what
@@ -93,7 +96,11 @@ def test_a_full_disk_is_told_in_words_and_leaves_nothing_begun(
     log = events.events_path().read_text()
     with monkeypatch.context() as patch:
         full_disk(patch, of)
-        for call in (lambda: lease.acquire(asked("r1")), lambda: events.record("x", "alice")):
+        calls: tuple[Callable[[], Any], ...] = (
+            lambda: lease.acquire(asked("r1")),
+            lambda: events.record("x", "alice"),
+        )
+        for call in calls:
             with pytest.raises(HostError) as caught:
                 call()
             assert "state/" in caught.value.what
