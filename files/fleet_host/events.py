@@ -15,7 +15,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from . import durable, layout
+from . import durable, fields, layout
 from .errors import HostError
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def utc_now() -> str:
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
     existed = path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    with durable.writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if not existed:
@@ -54,16 +55,30 @@ def record(what: str, who: str | None = None, **details: Any) -> dict[str, Any]:
     with _locked(path) as descriptor:
         _drop_torn_line(descriptor)
         last = _last_line(descriptor)
-        event = {
+        event: dict[str, Any] = {
             "when": utc_now(),
             "who": who or _holder(),
             "what": what,
             **details,
             "previous": hashlib.sha256(last).hexdigest() if last else FIRST,
         }
-        os.write(descriptor, (json.dumps(event) + "\n").encode())
-        os.fsync(descriptor)
+        line = (json.dumps(event) + "\n").encode()
+        with durable.writing(path, len(line)):
+            _append(descriptor, line)
     return event
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    """All of the line or nothing of it."""
+    size = os.fstat(descriptor).st_size
+    try:
+        left = line
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
 
 
 def _holder() -> str:
@@ -108,6 +123,8 @@ def verify(_request: dict[str, Any]) -> dict[str, Any]:
             event = json.loads(line)
         except ValueError as error:
             raise _broken(path, number, f"it is not JSON ({error})") from error
+        if not isinstance(event, dict):
+            raise _broken(path, number, "it is no event")
         if event.get("previous") != previous:
             raise _broken(path, number, "it does not carry the digest of the line before it")
         previous, count, last = hashlib.sha256(line).hexdigest(), number, event
@@ -123,8 +140,23 @@ def _broken(path: Path, number: int, why: str) -> HostError:
 
 
 def tail(request: dict[str, Any]) -> dict[str, Any]:
-    """`events tail` {lines} -> {events: the last ones, oldest first}."""
-    wanted = int(request.get("lines", 20))
+    """`events tail` {lines} -> {events: the last ones, oldest first, unreadable: [text]}.
+
+    unreadable: lines among them that are no events, by number and content.
+    """
+    wanted = fields.whole(request, "lines", 20)
     path = events_path()
-    lines = path.read_bytes().splitlines()[-wanted:] if path.exists() and wanted > 0 else []
-    return {"events": [json.loads(line) for line in lines]}
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    begin = max(0, len(lines) - wanted)
+    found, unreadable = [], []
+    for number, line in enumerate(lines[begin:], start=begin + 1):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = None
+        if isinstance(event, dict):
+            found.append(event)
+        else:
+            shown = line.decode("utf-8", "backslashreplace")[:200]
+            unreadable.append(f"line {number} of {path} is no event: {shown}")
+    return {"events": found, "unreadable": unreadable}

@@ -29,7 +29,7 @@ restart)
     fi
     rm -f proof-status proof-pid
     cat /proc/sys/kernel/random/uuid > proof-invocation
-    [ -e no-runtime ] && { echo 203 > proof-status; exit 0; }
+    [ -e no-runtime ] && { cat no-runtime > proof-log; echo 203 > proof-status; exit 0; }
     mkdir -p "$FLEET_RUN_ROOT/llm-proof/main"
     (
         set -a

@@ -176,6 +176,10 @@ def test_systemd_s_own_failures_are_named(proof_host: ProofHost) -> None:
     error = refused(proof_host, "r1")
     assert "203/EXEC" in error.why
     assert "before its first step" not in error.fix
+    (proof_host.unit / "no-runtime").write_text("Failed to execute x: Argument list too long\n")
+    error = refused(proof_host, "r1")
+    assert "E2BIG" in error.why
+    assert "engine.env" in error.fix
     (proof_host.unit / "no-runtime").unlink()
     (proof_host.unit / "oom").touch()
     stage(proof_host, "r2", {**GOOD, "import": {"vllm": 9}})
