@@ -12,9 +12,10 @@ import importlib
 import json
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import SCHEMA_VERSION, layout
+from . import SCHEMA_VERSION, durable, layout
 from .errors import HostError, SpecError
 
 if TYPE_CHECKING:
@@ -159,14 +160,23 @@ def answer(words: list[str]) -> tuple[int, dict[str, Any]]:
         return 2, {"error": error.as_dict()}
     except HostError as error:
         return 1, {"error": error.as_dict()}
+    except OSError as error:
+        if error.errno in durable.NO_ROOM:
+            place = Path(error.filename) if error.filename else layout.llm_root()
+            return 1, {"error": durable.storage_error(error, place).as_dict()}
+        return _broke(words, error)
     except Exception as error:
-        failure = HostError(
-            f"fleet-host {' '.join(words)} broke",
-            f"{type(error).__name__}: {error}.",
-            "If this names a full disk or a missing permission, mend that; else report the detail.",
-            traceback.format_exc().splitlines(),
-        )
-        return 1, {"error": failure.as_dict()}
+        return _broke(words, error)
+
+
+def _broke(words: list[str], error: Exception) -> tuple[int, dict[str, Any]]:
+    failure = HostError(
+        f"fleet-host {' '.join(words)} broke",
+        f"{type(error).__name__}: {error}.",
+        "If this names a full disk or a missing permission, mend that; else report the detail.",
+        traceback.format_exc().splitlines(),
+    )
+    return 1, {"error": failure.as_dict()}
 
 
 def main() -> NoReturn:

@@ -15,7 +15,17 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import durable, engine, events, fields, flag_check, layout, systemctl, vllm_flags
+from . import (
+    durable,
+    engine,
+    events,
+    fields,
+    flag_check,
+    job_state,
+    layout,
+    systemctl,
+    vllm_flags,
+)
 from .errors import HostError
 
 if TYPE_CHECKING:
@@ -197,12 +207,18 @@ class UndecidedError(HostError):
 
 
 def _silent(name: str, identity: str, unit: str, lines: list[str]) -> UndecidedError:
-    tail = engine.journal(unit, [], 0, 30)
+    # Of this start alone: what the unit said of other releases is not what happened to this one.
+    invocation = systemctl.show(unit, ["InvocationID"])["InvocationID"]
+    tail = engine.journal(unit, [invocation], 0, 30) if invocation else []
+    why = f"{unit} ended without a verdict."
+    fix = f"Read the lines below, and 'journalctl -u {unit}' on the host."
+    if any(job_state.TOO_LARGE in line for line in tail):
+        why = f"{unit} could not be started: {job_state.ENVIRONMENT_TOO_LARGE}"
+        fix = job_state.SHORTEN_ENVIRONMENT
     return UndecidedError(
         f"whether vLLM takes the arguments of release {identity} could not be found out",
-        f"{unit} ended without a verdict.",
-        f"Read the lines below, and 'journalctl -u {unit}' on the host. Nothing of engine {name} "
-        "was touched.",
+        why,
+        f"{fix} Nothing of engine {name} was touched.",
         [*lines, *tail],
     )
 

@@ -17,7 +17,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import child, durable, engine, events, fields, golive, holds, layout, programs, systemctl
+from . import (
+    child,
+    durable,
+    engine,
+    events,
+    fields,
+    golive,
+    ground,
+    holds,
+    layout,
+    programs,
+    systemctl,
+)
 from .errors import HostError
 from .jobs import boot_id
 
@@ -70,7 +82,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
     ran = systemctl.show(unit, ["ActiveState"])["ActiveState"] not in ("", "inactive", "failed")
     try:
         if wish is not None:
-            golive.drain(wish, golive.read_ground(wish, progress), progress)
+            golive.drain(wish, ground.read_ground(wish.engine, progress), progress)
         if ran:
             progress.phase("stopping", message=unit)
             systemctl.call(["stop", unit], STOP_SECONDS)

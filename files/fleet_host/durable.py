@@ -7,14 +7,68 @@ that the entry in the directory containing the file has also reached disk").
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class StorageError(HostError, OSError):
+    """A write that the file system refused, in words; also an OSError, as its cause was."""
+
+
+def storage_error(error: OSError, path: Path, needed_bytes: int | None = None) -> StorageError:
+    """What stands in the way of writing at path, and what to do about it."""
+    what = f"{path} could not be written"
+    why, fix = f"{error.strerror or error}.", "Mend that on the host, then run again."
+    if error.errno in NO_ROOM:
+        place = path
+        while not place.exists():
+            place = place.parent
+        space = os.statvfs(place)
+        free = space.f_bavail * space.f_frsize
+        need = f"{needed_bytes} bytes are needed, " if needed_bytes is not None else ""
+        why = f"{why} {need}{free} bytes and {space.f_favail} inodes are free at {place}."
+        fix = (
+            f"Free space there ('df -h {place}' and 'df -i {place}' show it; a quota counts too), "
+            "then run again. What was begun was taken back, and nothing was switched."
+        )
+    elif error.errno == errno.EROFS:
+        fix = "See 'dmesg': a file system goes read-only after an error. Mend it, then run again."
+    elif error.errno == errno.EISDIR:
+        why, fix = (
+            "it is a directory, and a file belongs there.",
+            (f"Look at what is in it, move it away ('mv {path} {path}.old'), then run again."),
+        )
+    elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+        fix = f"A file is where a directory belongs: look at it with 'ls -ld {path}', move it away."
+    broken = StorageError(what, why, fix)
+    broken.errno, broken.strerror = error.errno, error.strerror
+    return broken
+
+
+@contextmanager
+def writing(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
+    """The one place where a refusal of the file system becomes words: StorageError."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except FileNotFoundError:
+        raise  # a directory that is missing is a matter of the caller
+    except OSError as error:
+        raise storage_error(error, path, needed_bytes) from error
 
 
 def fsync_directory(path: Path) -> None:
@@ -43,12 +97,13 @@ def make_directories(path: Path, mode: int = 0o755) -> None:
         missing.append(current)
         current = current.parent
     for directory in reversed(missing):
-        try:
-            directory.mkdir()
-        except FileExistsError:
-            continue
-        directory.chmod(mode)
-        fsync_directory(directory.parent)
+        with writing(directory):
+            try:
+                directory.mkdir()
+            except FileExistsError:
+                continue
+            directory.chmod(mode)
+            fsync_directory(directory.parent)
 
 
 def write_file(
@@ -65,6 +120,11 @@ def write_file(
     more people than in the end. uid, gid: -1 leaves them as created.
     """
     data = content.encode() if isinstance(content, str) else content
+    with writing(path, len(data)):
+        _write(path, data, mode, uid, gid)
+
+
+def _write(path: Path, data: bytes, mode: int, uid: int, gid: int) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -98,14 +158,35 @@ def read_json(path: Path) -> Any:
         text = path.read_text()
     except FileNotFoundError:
         return None
+    except IsADirectoryError as error:
+        raise HostError(
+            f"cannot read {path}",
+            "it is a directory, and a file belongs there.",
+            f"Look at what is in it, move it away ('mv {path} {path}.old'), then run again.",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise _not_json(path, error) from error
     try:
         return json.loads(text)
     except ValueError as error:
-        raise HostError(
-            f"cannot read {path}",
-            f"it is not valid JSON ({error}); this program writes it whole or not at all.",
-            "Somebody else changed it: look at it, then remove it and run again.",
-        ) from error
+        raise _not_json(path, error) from error
+
+
+def _not_json(path: Path, error: ValueError) -> HostError:
+    return HostError(
+        f"cannot read {path}",
+        f"it is not valid JSON ({error}); this program writes it whole or not at all.",
+        "Somebody else changed it: look at it, then remove it and run again.",
+    )
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object; None for whatever else there is: nothing, a cut file, a list."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def remove_file(path: Path) -> None:
@@ -120,13 +201,14 @@ def remove_file(path: Path) -> None:
 def replace_symlink(link: Path, target: str | Path) -> None:
     """Point a symbolic link at a target, atomically and durably."""
     temporary = link.with_name(f".{link.name}.{secrets.token_hex(6)}.tmp")
-    temporary.symlink_to(target)
-    try:
-        temporary.replace(link)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    fsync_directory(link.parent)
+    with writing(link):
+        temporary.symlink_to(target)
+        try:
+            temporary.replace(link)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        fsync_directory(link.parent)
 
 
 def fsync_tree(directory: Path) -> None:

@@ -10,11 +10,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import durable, fields, jobs, layout, systemctl
+from . import durable, fields, jobs, layout, snapshot, systemctl
 from .errors import HostError, SpecError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,9 +63,19 @@ def socket_path(engine: str) -> Path:
 
 
 def linked(engine: str, link: str) -> str | None:
-    """The release that `current` or `previous` names; None without the link."""
-    path = home(engine) / link
-    return path.readlink().name if path.is_symlink() else None
+    """The release that `current` or `previous` names, there or not; None without the link, and
+    where it points at anything but a place in releases/."""
+    return snapshot.release_in(str(home(engine)), link)
+
+
+def on_disk(engine: str, release: str | None) -> bool:
+    """Whether a release is there in full: staging publishes all of its files or none."""
+    if not release:
+        return False
+    directory = release_directory(engine, release)
+    whole = durable.read_object(directory / "release.json") is not None
+    files = all((directory / name).is_file() for name in ("config.yaml", "env"))
+    return whole and files and (directory / "runtime").is_symlink()
 
 
 def link(engine: str, name: str, release: str | None) -> None:
@@ -98,9 +105,11 @@ def started(request: dict[str, Any]) -> dict[str, Any]:
     engine = name_of(request)
     release = linked(engine, "current")
     if release is None:
+        place = home(engine) / "current"
+        seen = f"it points at {place.readlink()}" if place.is_symlink() else "it does not exist"
         raise HostError(
             f"engine {engine} has no release to run",
-            f"{home(engine) / 'current'} does not exist: nothing went live here yet.",
+            f"{place} names none of {place.parent / 'releases'}: {seen}.",
             "Run the deploy; it stages a release and goes live.",
         )
     document = {

@@ -84,8 +84,9 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """The completion record of an environment, or None when it is not complete."""
-    record = durable.read_json(path / COMPLETE)
+    """The completion record of an environment, or None when it is not complete: a record that is
+    cut off or no record at all says nothing of what is there."""
+    record = durable.read_object(path / COMPLETE)
     if record is None:
         return None
     if record.get("schema", 0) > SCHEMA_VERSION:
@@ -94,8 +95,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
             f"its record has schema {record['schema']}, this program knows {SCHEMA_VERSION}.",
             "Deploy with the newer version.",
         )
-    found: dict[str, Any] = record
-    return found
+    return record
 
 
 def held(path: Path) -> AbstractContextManager[None]:

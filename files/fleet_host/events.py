@@ -16,7 +16,7 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from . import durable, layout
+from . import durable, fields, layout
 from .errors import HostError
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def utc_now() -> str:
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
     existed = path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    with durable.writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if not existed:
@@ -55,16 +56,30 @@ def record(what: str, who: str | None = None, **details: Any) -> dict[str, Any]:
     with _locked(path) as descriptor:
         _drop_torn_line(descriptor)
         last = _last_line(descriptor)
-        event = {
+        event: dict[str, Any] = {
             "when": utc_now(),
             "who": who or holder(),
             "what": what,
             **details,
             "previous": hashlib.sha256(last).hexdigest() if last else FIRST,
         }
-        os.write(descriptor, (json.dumps(event) + "\n").encode())
-        os.fsync(descriptor)
+        line = (json.dumps(event) + "\n").encode()
+        with durable.writing(path, len(line)):
+            _append(descriptor, line)
     return event
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    """All of the line or nothing of it."""
+    size = os.fstat(descriptor).st_size
+    try:
+        left = line
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
 
 
 def holder() -> str:
@@ -117,7 +132,9 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
             event = json.loads(line)
         except ValueError as error:
             raise _broken(path, number, f"it is not JSON ({error})") from error
-        if not isinstance(event, dict) or event.get("previous") != head:
+        if not isinstance(event, dict):
+            raise _broken(path, number, "it is no event")
+        if event.get("previous") != head:
             raise _broken(path, number, "it does not carry the digest of the line before it")
         head, count, last = hashlib.sha256(line).hexdigest(), number, event
         if number == seen.get("events") and head != seen.get("head"):
@@ -159,11 +176,24 @@ def _broken(path: Path, number: int, why: str) -> HostError:
 
 
 def tail(request: dict[str, Any]) -> dict[str, Any]:
-    """`events tail` {lines, containing} -> {events: the last ones, oldest first}.
+    """`events tail` {lines, containing} -> {events, unreadable: [text]}: the last ones, oldest first.
 
     containing: only lines in which this text is, such as a model's name.
+    unreadable: lines among them that are no events, by number and content.
     """
-    wanted, text = int(request.get("lines", 20)), str(request.get("containing") or "")
-    kept: deque[bytes] = deque(maxlen=max(0, wanted))
-    kept.extend(line for line in _whole_lines(events_path()) if text.encode() in line)
-    return {"events": [json.loads(line) for line in kept]}
+    wanted = fields.whole(request, "lines", 20)
+    text, path = str(request.get("containing") or "").encode(), events_path()
+    kept: deque[tuple[int, bytes]] = deque(maxlen=max(0, wanted))
+    kept.extend(line for line in enumerate(_whole_lines(path), start=1) if text in line[1])
+    found, unreadable = [], []
+    for number, line in kept:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = None
+        if isinstance(event, dict):
+            found.append(event)
+        else:
+            shown = line.decode("utf-8", "backslashreplace")[:200]
+            unreadable.append(f"line {number} of {path} is no event: {shown}")
+    return {"events": found, "unreadable": unreadable}

@@ -60,10 +60,10 @@ def activate(request: dict[str, Any]) -> dict[str, Any]:
     name, unit = fields.text(request, "environment"), fields.text(request, "unit")
     if "/" in name or name.startswith("."):
         raise SpecError(f"{name!r} is no environment's name", "it is a directory.", "Correct it.")
-    if durable.read_json(_environment(name) / ".fleet-complete.json") is None:
+    if durable.read_object(_environment(name) / ".fleet-complete.json") is None:
         raise HostError(
             f"the gateway's environment {name} is not there in full",
-            "its completion record is missing.",
+            "its completion record is missing or cut off.",
             "Run the deploy; it builds the environment first.",
         )
     previous = linked()

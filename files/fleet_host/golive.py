@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import arguments, durable, engine, events, fields, figures, probe, proof, release, systemctl
 from .errors import HostError
+from .ground import Ground, read_ground
 from .health import (
     RESTART_TIMEOUT_SECONDS,
     Patience,
@@ -26,7 +27,6 @@ from .start_time import allowed_seconds
 if TYPE_CHECKING:
     from .status import Progress
 
-PENDING = ("draining", "proving", "switching", "starting", "reverting")
 # Requests that Nginx had let through before it saw the flag reach the engine a moment later.
 QUIET_POLLS = 2
 
@@ -45,15 +45,6 @@ class Wish:
     run: str
     proof: proof.Wanted | None = None
     ask_parser: bool = False
-
-
-@dataclass(frozen=True)
-class Ground:
-    """From where: the release that served (None: none did) and the one before it."""
-
-    serving: str | None
-    previous: str | None
-    interrupted: bool
 
 
 def read_wish(spec: dict[str, Any]) -> Wish:
@@ -94,9 +85,9 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """
     wish = read_wish(spec)
     began = time.monotonic()
-    ground = read_ground(wish, progress)
+    ground = read_ground(wish.engine, progress)
     try:
-        if not (engine.release_directory(wish.engine, wish.release) / "release.json").is_file():
+        if not engine.on_disk(wish.engine, wish.release):
             raise _not_staged(wish)
         _refuse_incomplete(wish)
         answer = serving_already(wish)
@@ -130,19 +121,6 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
     }
 
 
-def read_ground(wish: Wish, progress: Progress) -> Ground:
-    """Where this go-live starts from, past an earlier one that was interrupted."""
-    earlier = durable.read_json(engine.home(wish.engine) / "golive.json")
-    if isinstance(earlier, dict) and earlier.get("phase") in PENDING:
-        progress.log(
-            f"an earlier go-live to {earlier.get('to')} was interrupted while {earlier['phase']}; "
-            f"before it {earlier.get('from') or 'nothing'} served"
-        )
-        return Ground(earlier.get("from"), earlier.get("previous"), interrupted=True)
-    current = engine.linked(wish.engine, "current")
-    return Ground(current, engine.linked(wish.engine, "previous"), interrupted=False)
-
-
 def note(wish: Wish, ground: Ground, phase: str, **more: Any) -> None:
     """Say durably how far this go-live is."""
     document = {
@@ -160,7 +138,7 @@ def note(wish: Wish, ground: Ground, phase: str, **more: Any) -> None:
 def _not_staged(wish: Wish) -> HostError:
     return HostError(
         f"release {wish.release} of engine {wish.engine} is not on this host",
-        f"{engine.release_directory(wish.engine, wish.release)} does not exist.",
+        f"{engine.release_directory(wish.engine, wish.release)} does not exist, or not in full.",
         "Run the deploy; it stages a release before it goes live.",
     )
 

@@ -20,6 +20,14 @@ START_FAILURES = {
     "239": ("CACHE_DIRECTORY", "the cache directory could not be made."),
     "243": ("CREDENTIALS", "a credential's file is missing or unreadable."),
 }
+# strerror(E2BIG), which systemd writes beside 203/EXEC.
+TOO_LARGE = "Argument list too long"
+ENVIRONMENT_TOO_LARGE = (
+    "the environment is too large (E2BIG, 'Argument list too long'): Linux takes at most 128 KiB "
+    "in one variable, and in all, with the arguments, a quarter of the stack's limit, mostly 2 MiB "
+    "(execve(2))."
+)
+SHORTEN_ENVIRONMENT = "Shorten engine.env; a long list belongs into a file that a variable names."
 SIGNALS = {"6": "SIGABRT", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM", "31": "SIGSYS"}
 
 

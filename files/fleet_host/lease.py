@@ -10,6 +10,7 @@ across a reboot of the host.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MAXIMUM_TTL_SECONDS = 24 * 3600
 FIELDS = ("owner", "machine", "run", "pid", "pid_start")
+TEXTS, NUMBERS = ("owner", "machine", "run"), ("since", "until", "ttl_seconds")
 
 
 def _state() -> Path:
@@ -34,7 +36,9 @@ def _state() -> Path:
 def _locked() -> Iterator[Path]:
     state = _state()
     durable.make_directories(state, mode=0o750)
-    descriptor = os.open(state / "lease.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = state / "lease.lock"
+    with durable.writing(lock):
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield state
@@ -47,7 +51,7 @@ def _generation(state: Path) -> int:
         return int((state / "generation").read_text())
     except FileNotFoundError:
         return 0
-    except ValueError as error:
+    except (ValueError, IsADirectoryError) as error:
         raise HostError(
             f"{state / 'generation'} does not hold a number",
             f"{error}.",
@@ -55,17 +59,54 @@ def _generation(state: Path) -> int:
         ) from error
 
 
+def _read(state: Path) -> dict[str, Any] | None:
+    """The lease, None without one. HostError when it is not what this program writes."""
+    path = state / "lease.json"
+    held = durable.read_json(path)
+    if held is None and not path.exists():
+        return None
+    wrong = _malformed(held)
+    if wrong:
+        raise HostError(
+            f"{path} is no lease",
+            f"{wrong}, so it does not tell who is at work on this host.",
+            "Somebody else changed it. See that no deploy is running, then 'sudo rm "
+            f"{path}' on the host and run again.",
+        )
+    lease: dict[str, Any] = held
+    return lease
+
+
+def _malformed(held: Any) -> str:
+    """What is wrong with a lease, in words; empty for a good one."""
+    if not isinstance(held, dict):
+        return f"it holds {str(held)[:40]!r} instead of an object"
+    for key in TEXTS:
+        if not isinstance(held.get(key), str):
+            return f"its '{key}' is {held.get(key)!r}, not a text"
+    for key in NUMBERS:
+        value = held.get(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return f"its '{key}' is {value!r}, not a number"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"its '{key}' is {value!r}, not a time"
+    return ""
+
+
 def _clock(epoch_seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(epoch_seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(epoch_seconds))
+    except (ValueError, OverflowError, OSError):
+        return f"{epoch_seconds:g} s after 1970"
 
 
 def _live(lease: dict[str, Any] | None, now: float) -> bool:
-    # A clock that was set back must not make a lease last for ever: its length is bounded too.
+    # Neither a clock that was set back nor a lease that somebody else wrote lasts for ever: how
+    # long one may be is bounded too.
     if lease is None:
         return False
-    return now < float(lease["until"]) and float(lease["until"]) - now <= float(
-        lease["ttl_seconds"]
-    )
+    left, longest = lease["until"] - now, min(lease["ttl_seconds"], MAXIMUM_TTL_SECONDS)
+    return bool(0 < left <= longest)
 
 
 def acquire(asked: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +121,7 @@ def acquire(asked: dict[str, Any]) -> dict[str, Any]:
     seen = asked.get("generation_seen")
     with _locked() as state:
         now = time.time()
-        held = durable.read_json(state / "lease.json")
+        held = _read(state)
         generation = _generation(state)
         if held is not None and held["run"] == run and _live(held, now):
             return {
@@ -88,16 +129,17 @@ def acquire(asked: dict[str, Any]) -> dict[str, Any]:
                 "lease": _write(state, held, now, ttl),
                 "taken_over": None,
             }
-        alive = _live(held, now)
-        stolen = bool(alive and held["run"] == asked.get("steal_run"))
-        if stolen and _machine(held["machine"]) != _machine(fields.text(asked, "machine")):
-            raise HostError(
-                f"the lease of run {held['run']} cannot be taken over from here",
-                f"it was taken on {held['machine']}; only that machine can tell a dead run.",
-                f"Run from there, or wait until {_clock(held['until'])}.",
-            )
-        if alive and not stolen:
-            raise _held_by_another(held)
+        stolen = False
+        if held is not None and _live(held, now):
+            stolen = held["run"] == asked.get("steal_run")
+            if not stolen:
+                raise _held_by_another(held)
+            if _machine(held["machine"]) != _machine(fields.text(asked, "machine")):
+                raise HostError(
+                    f"the lease of run {held['run']} cannot be taken over from here",
+                    f"it was taken on {held['machine']}; only that machine can tell a dead run.",
+                    f"Run from there, or wait until {_clock(held['until'])}.",
+                )
         if seen is not None and seen != generation:
             raise _stale(seen, generation)
         lease = {key: asked.get(key) for key in FIELDS}
@@ -108,7 +150,9 @@ def acquire(asked: dict[str, Any]) -> dict[str, Any]:
         lease = _write(state, lease, now, ttl)
     taken_over = held["run"] if held is not None else None
     if taken_over is not None:
-        how = "its run was found dead" if stolen else "it had expired"
+        how = (
+            "its run was found dead" if stolen else "it had expired, or was longer than one may be"
+        )
         events.record("lease taken over", lease["owner"], run=run, from_run=taken_over, why=how)
     return {"generation": generation + 1, "lease": lease, "taken_over": taken_over}
 
@@ -129,10 +173,11 @@ def _held_by_another(held: dict[str, Any]) -> HostError:
     machine = str(held["machine"]).split(":", 1)[0]
     return HostError(
         "another run is at work on this host",
-        f"run {held['run']} of {held['owner']} (on {machine}, process {held['pid']}) has held the "
-        f"lease since {_clock(held['since'])}, at the longest until {_clock(held['until'])}.",
+        f"run {held['run']} of {held['owner']} (on {machine}, process {held.get('pid')}) has held "
+        f"the lease since {_clock(held['since'])}, at the longest until {_clock(held['until'])}.",
         f"Wait for it. If it was killed: a run from {machine} takes over at once, one from "
-        "elsewhere when the lease has ended.",
+        "elsewhere when the lease has ended. If it is certain that nobody is at work: 'sudo rm "
+        f"{_state() / 'lease.json'}' on the host.",
     )
 
 
@@ -149,7 +194,7 @@ def renew(asked: dict[str, Any]) -> dict[str, Any]:
     run = fields.text(asked, "run")
     ttl = fields.whole(asked, "ttl_seconds")
     with _locked() as state:
-        held = durable.read_json(state / "lease.json")
+        held = _read(state)
         if held is None or held["run"] != run:
             now_with = f"run {held['run']} of {held['owner']} has it" if held else "nobody has it"
             raise HostError(
@@ -164,7 +209,7 @@ def release(asked: dict[str, Any]) -> dict[str, Any]:
     """`lease release` {run} -> {released: bool}; false when the run does not hold it (any more)."""
     run = fields.text(asked, "run")
     with _locked() as state:
-        held = durable.read_json(state / "lease.json")
+        held = _read(state)
         if held is None or held["run"] != run:
             return {"released": False}
         durable.remove_file(state / "lease.json")
@@ -174,5 +219,5 @@ def release(asked: dict[str, Any]) -> dict[str, Any]:
 def status(_asked: dict[str, Any]) -> dict[str, Any]:
     """`lease status` {} -> {lease or null, live, generation}."""
     with _locked() as state:
-        held = durable.read_json(state / "lease.json")
+        held = _read(state)
         return {"lease": held, "live": _live(held, time.time()), "generation": _generation(state)}

@@ -124,7 +124,8 @@ def _follow(name: str) -> subprocess.Popen[bytes]:
     path = cursor_path(name)
     cursor = path.read_text().strip() if path.exists() else ""
     begin = f"--after-cursor={cursor}" if cursor else "--lines=0"
-    command = ["journalctl", "--follow", "--output=json", "--quiet", begin]
+    # All boots: following asks for this one by its ID, which is not in the /proc of the unit.
+    command = ["journalctl", "--follow", "--boot=all", "--output=json", "--quiet", begin]
     return subprocess.Popen(
         [*command, f"--unit=llm-engine@{name}.service"],
         stdin=subprocess.DEVNULL,

@@ -233,7 +233,10 @@ def _ended(unit: str, shown: dict[str, str], verdict: dict[str, Any], step: str)
         return verdict
     during = f"during '{step}'" if step else "before its first step"
     status, result = shown["ExecMainStatus"], shown["Result"]
-    if result == "exit-code" and status in job_state.START_FAILURES:
+    if status == "203" and any(job_state.TOO_LARGE in line for line in _journal(unit, shown)):
+        why = f"systemd could not start it: {job_state.ENVIRONMENT_TOO_LARGE}"
+        fix = job_state.SHORTEN_ENVIRONMENT
+    elif result == "exit-code" and status in job_state.START_FAILURES:
         sign, why = job_state.START_FAILURES[status]
         why = f"systemd gave up with {status}/{sign}: {why}"
         fix = (
@@ -252,11 +255,12 @@ def _ended(unit: str, shown: dict[str, str], verdict: dict[str, Any], step: str)
     else:
         why = f"it ended {during} with {result or 'no result'}, exit status {status}."
         fix = f"See 'journalctl -u {unit}' on the host."
-    return _broken("the proof left no verdict", why, fix, shown)
+    return _broken(unit, "the proof left no verdict", why, fix, shown)
 
 
 def _hung(unit: str, shown: dict[str, str], step: str, seconds: float) -> dict[str, Any]:
     return _broken(
+        unit,
         f"the proof hangs in '{step or 'starting'}'",
         f"it had not ended after {seconds:g} s, and was stopped.",
         "A driver that does not answer hangs its callers: try nvidia-smi and look at the kernel's "
@@ -265,6 +269,12 @@ def _hung(unit: str, shown: dict[str, str], step: str, seconds: float) -> dict[s
     )
 
 
-def _broken(what: str, why: str, fix: str, shown: dict[str, str]) -> dict[str, Any]:
-    lines = systemctl.journal_tail(shown["InvocationID"], LOG_LINES)
+def _journal(unit: str, shown: dict[str, str]) -> list[str]:
+    """Of this start alone, with what systemd said of it: the unit was started for others before."""
+    invocation = shown["InvocationID"]
+    return engine.journal(unit, [invocation], 0, LOG_LINES) if invocation else []
+
+
+def _broken(unit: str, what: str, why: str, fix: str, shown: dict[str, str]) -> dict[str, Any]:
+    lines = _journal(unit, shown)
     return {"state": "failed", "error": HostError(what, why, fix, lines).as_dict()}

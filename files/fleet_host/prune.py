@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from . import conda, durable, engine, environment_space, events, fields, layout
 from .environment_spec import COMPLETE
 from .errors import HostError
-from .golive import PENDING
+from .ground import PENDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,19 @@ def stage(request: dict[str, Any]) -> dict[str, Any]:
     durable.make_directories(directory.parent)
     staging = directory.with_name(f".{identity}.staging")
     durable.remove_tree(staging)
+    try:
+        with durable.writing(directory, sum(len(text.encode()) for text in content.values())):
+            _fill(staging, content, runtime, model)
+            durable.publish_directory(staging, directory)
+    except BaseException:
+        # Not durably: what stands in the way may stand in the way of that, too.
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    events.record("release staged", engine=name, release=identity, **model_in(name, identity))
+    return {"changed": True, "path": str(directory)}
+
+
+def _fill(staging: Path, content: dict[str, str], runtime: Path, model: Path) -> None:
     staging.mkdir()
     staging.chmod(0o755)
     for file, text in content.items():
@@ -51,9 +65,6 @@ def stage(request: dict[str, Any]) -> dict[str, Any]:
         path.chmod(0o644)
     (staging / "runtime").symlink_to(runtime)
     (staging / "model").symlink_to(model)
-    durable.publish_directory(staging, directory)
-    events.record("release staged", engine=name, release=identity, **model_in(name, identity))
-    return {"changed": True, "path": str(directory)}
 
 
 def model_in(name: str, identity: str) -> dict[str, Any]:
@@ -82,7 +93,7 @@ def _inside(path: str, parent: str, depth: int) -> Path:
 def refuse_incomplete(name: str, identity: str, runtime: Path, model: Path) -> None:
     """HostError unless the runtime was built to its end and every file of the model is there."""
     what = f"release {identity} of engine {name} cannot run here"
-    if durable.read_json(runtime / ".fleet-complete.json") is None:
+    if durable.read_object(runtime / ".fleet-complete.json") is None:
         raise HostError(
             what,
             f"the runtime {runtime} is not there in full.",

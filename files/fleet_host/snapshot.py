@@ -72,11 +72,11 @@ def text_or_none(path: str) -> str | None:
 
 def json_or_none(path: str) -> Json:
     """The document in `path`; None without such a file, {"error": ...} when it is not JSON."""
-    text = text_or_none(path)
-    if text is None:
-        return None
     try:
-        return from_json(text)
+        text = text_or_none(path)
+        return None if text is None else from_json(text)
+    except IsADirectoryError:
+        return {"error": f"{path} is a directory, and a file belongs there: move it away"}
     except ValueError as error:
         return {"error": f"{path} is not JSON: {error}"}
 
@@ -90,6 +90,18 @@ def sha256_or_none(path: str) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return digest.hexdigest()
+
+
+def whole_or_none(path: str) -> int | None:
+    """The number in `path`; ValueError in words for whatever else is there."""
+    try:
+        text = text_or_none(path)
+        return int(text) if text else None
+    except (ValueError, IsADirectoryError) as error:
+        raise ValueError(
+            f"{path} does not hold a number ({error}): somebody else changed it. "
+            "Look at it, then remove it on the host, with lease.json beside it, and run again"
+        ) from error
 
 
 def link_or_none(path: str) -> str | None:
@@ -420,14 +432,12 @@ def disk_section(request: dict[str, Any]) -> Json:
 
 def state_section(request: dict[str, Any]) -> Json:
     root, state = request["llm_root"], request["llm_root"] + "/state"
-    generation = text_or_none(state + "/generation")
-    schema = text_or_none(state + "/schema_version")
     manifest = json_or_none(state + "/manifest.json")
     manifest = manifest if isinstance(manifest, dict) else {}
     return {
         "program_digest": sha256_or_none(root + "/bin/fleet-host"),
-        "schema_version": int(schema) if schema else None,
-        "generation": int(generation) if generation else 0,
+        "schema_version": whole_or_none(state + "/schema_version"),
+        "generation": whole_or_none(state + "/generation") or 0,
         "lease": json_or_none(state + "/lease.json"),
         "manifest_digest": sha256_or_none(state + "/manifest.json"),
         "held_packages": manifest.get("held_packages") or [],
@@ -441,7 +451,12 @@ def environments_section(request: dict[str, Any]) -> Json:
         paths += sorted(
             glob.glob(f"{glob.escape(request['llm_root'])}/{kind}/*/.fleet-complete.json")
         )
-    return {os.path.dirname(path): json_or_none(path) for path in paths}
+    return {os.path.dirname(path): environment_record(path) for path in paths}
+
+
+def environment_record(path: str) -> Json:
+    record = json_or_none(path)
+    return record if isinstance(record, dict) else {"error": f"{path} is cut off or no record"}
 
 
 def models_section(request: dict[str, Any]) -> Json:
@@ -503,8 +518,8 @@ def engine_state(root: str, name: str) -> Json:
         if not release.startswith("."):
             releases[release] = json_or_none(f"{home}/releases/{release}/release.json")
     return {
-        "current": link_or_none(home + "/current"),
-        "previous": link_or_none(home + "/previous"),
+        "current": release_or_none(home, "current"),
+        "previous": release_or_none(home, "previous"),
         "releases": releases,
         "binding_digest": sha256_or_none(home + "/binding.env"),
         "started": json_or_none(run + "/started.json"),
@@ -515,6 +530,22 @@ def engine_state(root: str, name: str) -> Json:
         "draining": os.path.exists(f"/run/llm/drain/{name}"),
         "drained": drain_flag(f"/run/llm/drain/{name}"),
     }
+
+
+def release_in(home: str, name: str) -> str | None:
+    """The release that a link in an engine's home names; None for another place."""
+    path = os.path.join(home, name)
+    if not os.path.islink(path):
+        return None
+    target = os.path.normpath(os.path.join(home, os.readlink(path)))
+    parent, release = os.path.split(target)
+    return release if parent == os.path.normpath(home + "/releases") else None
+
+
+def release_or_none(home: str, name: str) -> str | None:
+    """The same; the link's whole text where it points elsewhere."""
+    path = os.path.join(home, name)
+    return release_in(home, name) or (os.readlink(path) if os.path.islink(path) else None)
 
 
 def drain_flag(path: str) -> Json:

@@ -16,6 +16,7 @@ from pyinfra_deploy.facts.snapshot import read_snapshot
 from pyinfra_deploy.operations import host_steps, packing
 from pyinfra_deploy.operations.order import keep_inventory_order
 from pyinfra_deploy.operations.program import report_refusal, sudo_refused
+from pyinfra_deploy.operations.run import is_dead_run_of_this_machine
 from pyinfra_deploy.planning import (
     conda_plan,
     driver_install,
@@ -101,11 +102,19 @@ def read_host(
     host: Host, settings: Settings, groups: frozenset[str], artefacts: Artefacts
 ) -> dict[str, Any]:
     """The host's snapshot, with what of conda is there where the settings name one."""
-    snapshot = read_snapshot(host, snapshot_request(settings, groups, artefacts))
+    snapshot = with_dead_run(read_snapshot(host, snapshot_request(settings, groups, artefacts)))
     request = conda_plan.facts_request(settings, wanted.BUILD_USER) if "gpu" in groups else None
     if not snapshot or request is None:
         return snapshot
     return {**snapshot, conda_plan.SECTION: read_conda_terms(host, request)}
+
+
+def with_dead_run(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """With state.lease_of_dead_run: only this machine can tell that a run of it is dead."""
+    state = snapshot.get("state")
+    if not isinstance(state, dict) or not is_dead_run_of_this_machine(state.get("lease")):
+        return snapshot
+    return {**snapshot, "state": {**state, "lease_of_dead_run": True}}
 
 
 def _planned(

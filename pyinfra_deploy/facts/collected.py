@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import zlib
-from functools import cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pyinfra.api import FactBase, FactProcessError, StringCommand
+from pyinfra.api import FactBase, FactProcessError
 
 from pyinfra_deploy.facts import raw
 from pyinfra_deploy.facts.errors import UnreadableOutput
+from pyinfra_deploy.facts.inline import PROGRAMS, python_command
 from pyinfra_deploy.facts.raw import RawOutput
 
-SOURCE = Path(__file__).resolve().parents[2] / "files" / "fleet_host" / "collect.py"
+if TYPE_CHECKING:
+    from pathlib import Path
 
-# As for the snapshot: the text of the program in one argument, so that nothing has to be on the
-# host before, and nothing is left there after.
-_BOOTSTRAP = (
-    "import binascii as b,sys,zlib;"
-    "t=b.a2b_base64(sys.argv.pop(1));"
-    "exec(compile(zlib.decompress(t),'collect.py','exec'),{'__name__':'__main__'})"
-)
+    from pyinfra.api import StringCommand
+
+SOURCE = PROGRAMS / "collect.py"
 NO_PYTHON = "NO-PYTHON"
 # The collector ends after 15 seconds; the rest is for a slow host and a slow line.
 TIMEOUT_SECONDS = 90
-
-
-@cache
-def _packed_source() -> str:
-    return base64.b64encode(zlib.compress(SOURCE.read_bytes(), 9)).decode()
 
 
 class CollectedOutputs(FactBase[dict[str, RawOutput]]):
@@ -40,12 +30,8 @@ class CollectedOutputs(FactBase[dict[str, RawOutput]]):
         return {}
 
     def command(self, mask_uuids: bool = False) -> StringCommand:
-        options = "--mask-uuids" if mask_uuids else ""
-        return StringCommand(
-            "if command -v python3 >/dev/null 2>&1; then",
-            f'python3 -I -S -c "{_BOOTSTRAP}" {_packed_source()} {options}',
-            f"; else echo {NO_PYTHON}; fi",
-        )
+        options = ("--mask-uuids",) if mask_uuids else ()
+        return python_command(SOURCE, *options, otherwise=f"echo {NO_PYTHON}")
 
     def process(self, output: list[str]) -> dict[str, RawOutput]:
         return parse(output)

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
+from pyinfra.api import FactBase
+
+from pyinfra_deploy.facts.inline import PROGRAMS, last_object, python_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyinfra.api import Host
+    from pyinfra.api import Host, StringCommand
 
-SOURCE = Path(__file__).resolve().parents[2] / "files" / "fleet_host" / "conda_terms.py"
-
-# As for the snapshot: the program's text in an argument, so that nothing has to be there before.
-_BOOTSTRAP = (
-    "import binascii as b,sys,zlib;"
-    "r,t=map(b.a2b_base64,sys.argv[1:]);sys.argv[1:]=[r.decode()];"
-    "exec(compile(zlib.decompress(t),'conda_terms.py','exec'),{'__name__':'__main__'})"
-)
-
-
-@cache
-def _packed_source() -> str:
-    return base64.b64encode(zlib.compress(SOURCE.read_bytes(), 9)).decode()
+SOURCE = PROGRAMS / "conda_terms.py"
 
 
 class CondaTerms(FactBase[dict[str, Any]]):
@@ -40,12 +26,7 @@ class CondaTerms(FactBase[dict[str, Any]]):
         return {}
 
     def command(self, request: str) -> StringCommand:
-        encoded = base64.b64encode(request.encode()).decode()
-        python = StringCommand(
-            "python3 -I -S -c", QuoteString(_BOOTSTRAP), encoded, _packed_source(), _separator=" "
-        )
-        return StringCommand("if command -v python3 >/dev/null 2>&1; then", python,
-                             "; else echo '{}'; fi")  # fmt: skip
+        return python_command(SOURCE, request, otherwise="echo '{}'")
 
     def process(self, output: list[str]) -> dict[str, Any]:
         return parse(output)
@@ -53,16 +34,7 @@ class CondaTerms(FactBase[dict[str, Any]]):
 
 def parse(output: list[str]) -> dict[str, Any]:
     """Raises FactProcessError, which costs this one host."""
-    # A login shell's greeting may come first.
-    for line in reversed(output):
-        if line.startswith("{"):
-            try:
-                document = json.loads(line)
-            except ValueError as error:
-                raise FactProcessError(f"conda's terms are not JSON: {error}") from error
-            if isinstance(document, dict):
-                return document
-    raise FactProcessError(f"the host printed no answer, but: {' | '.join(output[-5:])[:400]}")
+    return last_object(output, "answer", is_not_json="conda's terms are not JSON")
 
 
 def read_conda_terms(host: Host, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 from pyinfra import logger
 from pyinfra.api.state import BaseStateCallback
 
-from pyinfra_deploy.operations.program import ConnectionLost, HostRefused, call, report_refusal
+from pyinfra_deploy.operations.program import (
+    ConnectionLost,
+    HostRefused,
+    call,
+    reconnecting,
+    report_refusal,
+)
 from pyinfra_deploy.operations.run import is_dead_run_of_this_machine, this_run
 
 if TYPE_CHECKING:
@@ -80,7 +86,8 @@ def release(state: State, host: Host) -> None:
 
 
 class ReleaseOnFailure(BaseStateCallback):
-    """pyinfra drops a failed host from the rest of the run, the releasing step included."""
+    """pyinfra drops a failed host from the rest of the run, the releasing step included, and ends
+    the whole run at Ctrl-C, of which it says only that it disconnects."""
 
     @staticmethod
     def operation_host_error(
@@ -88,3 +95,9 @@ class ReleaseOnFailure(BaseStateCallback):
     ) -> None:
         del op_hash, retry_count, max_retries
         release(state, host)
+
+    @staticmethod
+    def host_disconnect(state: State, host: Host) -> None:
+        # pyinfra's disconnect leaves the connection itself open, and tells of it as connected.
+        if not reconnecting(host):
+            release(state, host)

@@ -208,7 +208,16 @@ def call_through_outages(
         _reconnect(host)
 
 
+_reconnecting: set[str] = set()
+
+
+def reconnecting(host: Host) -> bool:
+    """Whether a disconnect is only the first half of connecting again."""
+    return host.name in _reconnecting
+
+
 def _reconnect(host: Host) -> None:
+    _reconnecting.add(host.name)
     try:
         host.disconnect()
         # pyinfra leaves the connection itself open, also one that never got past the host's key or
@@ -218,6 +227,8 @@ def _reconnect(host: Host) -> None:
             client.close()
     except LOST_CONNECTION as error:
         logger.debug(f"{host.print_prefix}while closing the lost connection: {error}")
+    finally:
+        _reconnecting.discard(host.name)
     host.connected = False
     host.connect(reason="to reconnect", show_errors=False)
 

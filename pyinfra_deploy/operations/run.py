@@ -9,10 +9,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -60,10 +57,10 @@ def start_tick(pid: int) -> int | None:
     return int(text.rsplit(")", 1)[1].split()[19])
 
 
-def is_dead_run_of_this_machine(lease: Mapping[str, Any] | None) -> bool:
+def is_dead_run_of_this_machine(lease: object) -> bool:
     """Whether a lease belongs to a run of this machine whose process is gone, or to an
     earlier boot of it."""
-    if not lease:
+    if not isinstance(lease, dict) or not lease:
         return False
     machine, _, boot = str(lease.get("machine", "")).rpartition(":")
     this_machine, _, this_boot = machine_identity().rpartition(":")

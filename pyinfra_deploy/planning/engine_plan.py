@@ -206,6 +206,9 @@ def _go_live_reason(
     identity = release.id_with(str(record["model_digest"]))
     if current != identity:
         return f"release {identity} instead of {current}"
+    staged = (engine.get("releases") or {}).get(current)
+    if not isinstance(staged, dict) or "error" in staged:
+        return f"release {current} is no longer on the host in full"
     earlier = engine.get("golive")
     phase = earlier.get("phase") if isinstance(earlier, dict) else None
     if phase == "failed":

@@ -13,6 +13,7 @@ from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.model_care import plan_model_care
 from pyinfra_deploy.planning.model_supply import lock_findings
+from pyinfra_deploy.planning.overtaking import overtaking_findings
 from pyinfra_deploy.planning.placement import drop_in, drop_in_path
 from pyinfra_deploy.planning.preflight import preflight
 from pyinfra_deploy.planning.runtime_room import room_findings
@@ -70,6 +71,7 @@ class HostPlan:
     verify: str = ""
     generation: int = 0
     lease: Mapping[str, Any] | None = None
+    ended_run: str = ""
 
     @property
     def refused(self) -> tuple[Finding, ...]:
@@ -80,7 +82,9 @@ class HostPlan:
 
     def reasons(self) -> list[str]:
         """What will change, in words, in the order in which it happens."""
-        lines = []
+        lines = (
+            [f"clear the lease of a run that ended ({self.ended_run})"] if self.ended_run else []
+        )
         if self.packages:
             lines.append(f"install {', '.join(self.packages)}")
         if self.program:
@@ -161,6 +165,7 @@ def plan_host(
         findings = (*findings, *lock_findings(host, settings, artefacts.model))
     if any(finding.severity == "refuse" for finding in findings):
         return HostPlan(host=host, groups=groups, settings=settings, findings=findings)
+    taken = overtaking_findings(host, groups, settings, snapshot, artefacts.ca_subject)
     state = snapshot.get("state") or {}
     installed = snapshot.get("packages") or {}
     environments = snapshot.get("environments") or {}
@@ -168,7 +173,7 @@ def plan_host(
         "host": host,
         "groups": groups,
         "settings": settings,
-        "findings": findings,
+        "findings": (*findings, *taken),
         "packages": tuple(
             name for name in wanted.packages(groups, settings, snapshot) if not installed.get(name)
         ),
@@ -181,6 +186,7 @@ def plan_host(
         ),
         "generation": int(state.get("generation") or 0),
         "lease": state.get("lease"),
+        "ended_run": _ended_run(state),
     }
     python = wanted.tools_python(snapshot)
     uv = wanted.uv_environment(settings, artefacts.uv_lock, python)
@@ -208,6 +214,14 @@ def plan_host(
     return HostPlan(**(plan | {"verify": why})) if why else result
 
 
+def _ended_run(state: Mapping[str, Any]) -> str:
+    """Whose run of this machine is dead and has left its lease, at which others would wait."""
+    lease = state.get("lease")
+    if not state.get("lease_of_dead_run") or not isinstance(lease, dict):
+        return ""
+    return str(lease.get("owner"))
+
+
 def _before_the_driver(
     plan: Mapping[str, Any],
     driver: DriverStep,
@@ -223,7 +237,7 @@ def _before_the_driver(
     # the engine serve again.
     live = engines.get(settings.engine.name)
     kept = ("host", "groups", "settings", "findings", "program", "base", "daemon_reload",
-            "serving", "generation", "lease")  # fmt: skip
+            "serving", "generation", "lease", "ended_run")  # fmt: skip
     return {key: plan[key] for key in kept} | {
         "packages": tuple(name for name in plan["packages"] if name == "python3"),
         "files": (*ground, *unit),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.settings.control_machine import missing_key
+from pyinfra_deploy.settings.host_names import port_of, wrong_address, wrong_user
 from pyinfra_deploy.settings.problems import Problem, describe
 from pyinfra_deploy.settings.secret import Secret, environment_name, environment_secret
 
@@ -82,7 +83,7 @@ def map_connection(variables: Variables, root: Path) -> Connection:
     plain = _readable(variables, connection)
     for name, target in _TEXT.items():
         if name in plain:
-            connection.data[target] = str(plain[name].value)
+            _text(plain[name], name, target, connection)
     for name in _PORTS:
         if name in plain:
             _port(plain[name], name, connection)
@@ -144,13 +145,24 @@ def _readable(variables: Variables, connection: Connection) -> Variables:
     return plain
 
 
+def _text(located: Located, name: str, target: str, connection: Connection) -> None:
+    if isinstance(located.value, Secret):
+        message = "is a vault value, and what a run says of a host names its address and its user."
+        _refuse(connection, located, name, message, "write it in plain text.")
+        return
+    check = wrong_address if target == "ssh_hostname" else wrong_user
+    if wrong := check(located.value):
+        _refuse(connection, located, name, *wrong)
+        return
+    connection.data[target] = str(located.value)
+
+
 def _port(located: Located, name: str, connection: Connection) -> None:
-    value = located.value
-    text = str(value)
-    if isinstance(value, bool) or not text.isdigit() or not 1 <= int(text) <= 65_535:
+    port = port_of(located.value)
+    if port is None:
         _refuse(connection, located, name, "must be a port, 1 to 65535.", "for example 22")
         return
-    connection.data["ssh_port"] = int(text)
+    connection.data["ssh_port"] = port
 
 
 def _kind(plain: Variables, connection: Connection) -> None:
@@ -185,6 +197,9 @@ def _become(plain: Variables, connection: Connection) -> None:
     user = str(user_at.value) if user_at else "root"
     if not wanted:
         connection.data.pop("_sudo_password", None)
+        return
+    if user_at and (wrong := wrong_user(user_at.value)):
+        _refuse(connection, user_at, "ansible_become_user", *wrong)
         return
     if method == "sudo":
         connection.data["_sudo"] = True
@@ -256,10 +271,16 @@ def _ssh_option(
         data["ssh_strict_host_key_checking"] = _STRICT[value.lower()]
     elif option == "identityfile":
         data.setdefault("ssh_key", _path(value, root))
-    elif option == "port" and value.isdigit():
-        data.setdefault("ssh_port", int(value))
+    elif option == "port":
+        if (port := port_of(value)) is None:
+            _refuse(connection, located, name, f'has the port "{value}": 1 to 65535.', "mend it.")
+        else:
+            data.setdefault("ssh_port", port)
     elif option == "user":
-        data.setdefault("ssh_user", value)
+        if wrong := wrong_user(value):
+            _refuse(connection, located, name, f'has the user "{value}": {wrong[0]}', wrong[1])
+        else:
+            data.setdefault("ssh_user", value)
     elif option == "forwardagent":
         data["ssh_forward_agent"] = value.lower() == "yes"
     elif option in _FROM_CONFIG:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyinfra_deploy.settings.engine_arguments import OWNED, OWNED_ENVIRONMENT
+from pyinfra_deploy.settings.engine_arguments import OWNED
+from pyinfra_deploy.settings.engine_environment import OWNED_ENVIRONMENT
 from pyinfra_deploy.settings.schema import Settings
 from pyinfra_deploy.settings.schema_words import (
     allowed_words,

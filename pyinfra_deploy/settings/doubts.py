@@ -6,6 +6,7 @@ import difflib
 import re
 from typing import TYPE_CHECKING, Any
 
+from pyinfra_deploy.settings.engine_environment import doubtful_environment
 from pyinfra_deploy.settings.problems import Problem
 from pyinfra_deploy.settings.validation import OURS
 
@@ -118,6 +119,11 @@ def about_settings(
                 "looks like a secret; engine.env is readable on the host and part of the release.",
                 "remove it if it is one.",
             )
+    for name, (message, fix) in doubtful_environment(settings.engine.env).items():
+        located = ours["engine"]
+        line = located.line("env", name)
+        path = f"engine.env.{name}"
+        yield Problem(located.document.shown, line, path, None, None, message, fix)
     if "gpu" in groups and "gateway" not in groups:
         yield Problem(
             "inventory",

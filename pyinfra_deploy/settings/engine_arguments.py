@@ -77,46 +77,8 @@ OWNED: dict[str, tuple[str, str]] = {
     ),
 }
 
-# Environment variables that would undo what the product does.
-OWNED_ENVIRONMENT: dict[str, tuple[str, str]] = {
-    "VLLM_API_KEY": (
-        "the engine would refuse the gateway's requests; keys are checked by the gateway",
-        "use fleet keys create",
-    ),
-    "CUDA_VISIBLE_DEVICES": (
-        "the deploy gives the engine its GPUs, in an order by their links",
-        "set engine.gpus",
-    ),
-    "CUDA_DEVICE_ORDER": (
-        "the deploy gives the engine its GPUs, in an order by their links",
-        "set engine.gpus",
-    ),
-    "VLLM_HOST_IP": ("the engine's processes talk inside their own network namespace", "remove it"),
-    "VLLM_PORT": ("the engine's processes talk inside their own network namespace", "remove it"),
-    "HF_TOKEN": ("the engine downloads nothing", "set model.token"),
-    "VLLM_SERVER_DEV_MODE": (
-        "it opens paths that reset, pause and reconfigure the engine to every client",
-        "remove it",
-    ),
-    "VLLM_ALLOW_INSECURE_SERIALIZATION": (
-        "it lets a message to the engine run code",
-        "remove it",
-    ),
-    "HF_HUB_OFFLINE": ("the engine downloads nothing", "remove it"),
-    "VLLM_NO_USAGE_STATS": ("the engine reports nothing", "remove it"),
-}
-
-# engine.env is part of a release: a file that every user of the host may read, kept for rollbacks.
-_SECRET_NAME = re.compile(
-    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|APIKEY|KEY|KEY_ID)$", re.IGNORECASE
-)
-# Beginnings by which hubs and services mark their tokens, and a password in a URL.
-_SECRET_VALUE = re.compile(
-    r"^(?:hf_|sk-|ms-|ghp_|glpat-|AKIA)[A-Za-z0-9_-]{16,}|^[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]+@"
-)
-_WHY_REFUSED = (
-    "would be readable by every user of the host: engine.env is written into the release as it is"
-)
+# The longest in planning/tables has 45 characters; dotted ones (compilation-config.x.y) more.
+_LONGEST_NAME = 100
 
 _COUNT = "a whole number, at least 1"
 _COUNTS = (
@@ -140,35 +102,17 @@ def check_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in arguments.items() if value is not None}
 
 
-def check_environment(environment: dict[str, str]) -> dict[str, str]:
-    """The environment as it is. Raises one pydantic error for all wrong names."""
-    wrong = {}
-    for name in environment:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            wrong[name] = (
-                "is not the name of an environment variable.",
-                "letters, digits and underscores, not beginning with a digit.",
-            )
-        elif name in OWNED_ENVIRONMENT:
-            why, instead = OWNED_ENVIRONMENT[name]
-            wrong[name] = (f"is not set here: {why}.", f"{instead}.")
-        elif _SECRET_NAME.search(name) or _SECRET_VALUE.search(str(environment[name])):
-            wrong[name] = (
-                f"looks like a secret, and {_WHY_REFUSED}.",
-                "remove it: the engine downloads nothing and calls nobody; a hub's token is "
-                "model.token, clients' keys are made by fleet keys create.",
-            )
-    if wrong:
-        raise refuse_each(wrong)
-    return environment
-
-
 def wrong_argument(key: str, value: Any) -> tuple[str, str] | None:
     """(what is wrong, the fix) for one argument; None when nothing is known against it."""
     return _wrong_key(key) or _wrong_value(key, value)
 
 
 def _wrong_key(key: str) -> tuple[str, str] | None:
+    if len(key) > _LONGEST_NAME:
+        return (
+            f"is longer than the name of any vLLM argument ({_LONGEST_NAME} characters).",
+            "write it like max-model-len; what belongs to it follows after a colon.",
+        )
     plain = key.lstrip("-")
     if "." not in plain:
         plain = plain.replace("_", "-")
@@ -200,6 +144,8 @@ def _wrong_value(key: str, value: Any) -> tuple[str, str] | None:
         )
     if not isinstance(value, bool | int | float | str | list | dict):
         return "must be text, a number, true, a list or a mapping.", "put it in quotes."
+    if wrong := _unfit_text(value):
+        return wrong
     if value == []:
         return "vLLM silently ignores an empty list in its configuration file.", "remove the line."
     if isinstance(value, str) and re.fullmatch(r"/.*[^/]/+", value):
@@ -207,6 +153,20 @@ def _wrong_value(key: str, value: Any) -> tuple[str, str] | None:
         return "is a path with a slash at its end.", f"write {value.rstrip('/')}"
     if allowed := wrong_for(key, value):
         return f"must be {allowed}.", _example(key, value)
+    return None
+
+
+def _unfit_text(value: Any) -> tuple[str, str] | None:
+    """Text at any depth, keys too, that no argument of a program and no file can hold."""
+    if isinstance(value, str):
+        if "\0" in value:
+            return "has a NUL character, at which an argument ends.", "remove it: \\0."
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            return "has half a character (a surrogate), which no file can hold.", "write it whole."
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        return next((wrong for item in value if (wrong := _unfit_text(item))), None)
     return None
 
 

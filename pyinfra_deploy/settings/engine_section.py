@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from pyinfra_deploy.settings.engine_arguments import check_arguments, check_environment
+from pyinfra_deploy.settings.engine_arguments import check_arguments
+from pyinfra_deploy.settings.engine_environment import check_environment
 from pyinfra_deploy.settings.kinds import (
     EnvironmentValue,
     GpuChoice,

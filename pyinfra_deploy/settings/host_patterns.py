@@ -10,11 +10,13 @@ import re
 import string
 from typing import TYPE_CHECKING
 
+from pyinfra_deploy.settings.host_names import wrong_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_BRACKETED_PORT = re.compile(r"^\[(.+)\]:([0-9]+)$")
-_PORT = re.compile(r"^((?:[^:\[\]]|\[[^\]]*\])*):([0-9]+)$")
+_BRACKETED_PORT = re.compile(r"^\[(.+)\]:([0-9]{1,5})$")
+_PORT = re.compile(r"^((?:[^:\[\]]|\[[^\]]*\])*):([0-9]{1,5})$")
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
 _NAME = re.compile(r"^(?:[\w.-]|\[[^\[\]]*\])+$")
 _IPV6 = re.compile(r"^[0-9a-fA-F:.]+$")
@@ -36,6 +38,10 @@ def expand(pattern: str) -> tuple[list[str], int | None]:
     if not is_ipv6 and not _NAME.match(pattern):
         raise ValueError("is not a host name, an address or a range of them such as gpu[01:16]")
     names = list(_expand_ranges(pattern))
+    if not is_ipv6:
+        for name in names:
+            if wrong := wrong_name(name):
+                raise ValueError(" ".join(wrong).rstrip("."))
     return names, port
 
 

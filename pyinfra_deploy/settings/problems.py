@@ -86,6 +86,8 @@ def describe(value: object) -> str:
     if isinstance(value, str):
         # A password in a URL is refused, and not repeated on the screen.
         value = re.sub(r"://[^/@\s]*@", "://********@", value)
+        # Nor what a terminal would obey.
+        value = "".join(c if c.isprintable() else repr(c)[1:-1] for c in value)
     match value:
         case None:
             return "nothing (null)"

@@ -15,6 +15,7 @@ import click
 
 from pyinfra_deploy.settings.control_machine import make_known_hosts
 from pyinfra_deploy.settings.fleet import Fleet, FleetHost, load_fleet, refuse_missing
+from pyinfra_deploy.settings.interrupt import exit_as_interrupted
 from pyinfra_deploy.settings.problems import Problem, SettingsError
 from pyinfra_deploy.settings.schema import Settings
 from pyinfra_deploy.settings.secret import Secret
@@ -55,8 +56,9 @@ def pyinfra_inventory(inventory_file: str) -> Groups:
     Host data: the variables outside our namespace, `settings` (Settings) and `fleet` (name,
     directory, root and host, as text). Ends the program with exit code 1, the problems on stderr
     and no traceback when something is wrong: pyinfra passes SystemExit through, and would wrap any
-    other exception.
+    other exception. From here on Ctrl-C ends the run with 130, not with pyinfra's 0.
     """
+    exit_as_interrupted()
     try:
         fleet = load_fleet(inventory_file)
         _check_limits(fleet)

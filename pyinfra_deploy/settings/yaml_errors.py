@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pyinfra_deploy.settings.yaml_aliases import TOO_DEEP
+
 if TYPE_CHECKING:
     import yaml
 
@@ -52,6 +54,8 @@ def explain(error: yaml.MarkedYAMLError, text: str) -> tuple[int | None, str, st
         )
     if "single document" in (error.context or "") or "another document" in problem:
         return at + 1, "a second document begins here (---).", "keep one document per file."
+    if "maximum nesting depth" in problem:
+        return (at + 1, *TOO_DEEP)
     if "could not determine a constructor" in problem:
         return at + 1, f"{problem}.", "of YAML's tags only !vault and !unsafe are known here."
     if problem.startswith(NO_SUCH_VALUE["timestamp"]):

@@ -10,6 +10,12 @@ import yaml
 
 from pyinfra_deploy.settings.problems import Problem, SettingsError
 from pyinfra_deploy.settings.vault import HEADER, decrypt, vault_secret
+from pyinfra_deploy.settings.yaml_aliases import (
+    MOST_LEVELS,
+    TOO_DEEP,
+    has_aliases,
+    wrong_aliases,
+)
 from pyinfra_deploy.settings.yaml_errors import NO_SUCH_VALUE, explain
 
 if TYPE_CHECKING:
@@ -76,6 +82,8 @@ class Reader:
         # In JSON a tab can only be space between tokens, where YAML does not allow it.
         loader = _Loader(text.expandtabs(1) if is_json else text, self.root, shown)
         try:
+            if has_aliases(text) and not is_json and (wrong := wrong_aliases(text, _Base)):
+                raise _error(shown, *wrong)
             node = loader.get_single_node()
             if node is not None:
                 _refuse_bad_keys(node, shown, set())
@@ -88,6 +96,9 @@ class Reader:
             raise _error(
                 shown, None, f"is not YAML: {error}", "remove the characters it complains about."
             ) from error
+        except RecursionError as error:
+            # Of PyYAML's own parser; libyaml has a limit, and names the line.
+            raise _error(shown, None, *TOO_DEEP) from error
         finally:
             loader.dispose()
         return Document(path, shown, value, encrypted, node)
@@ -140,17 +151,19 @@ def _as_json(text: str) -> tuple[bool, Any]:
         return False, None
     try:
         return True, json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False, None
 
 
-def _refuse_bad_keys(node: yaml.Node, shown: str, seen: set[int]) -> None:
+def _refuse_bad_keys(node: yaml.Node, shown: str, seen: set[int], level: int = 0) -> None:
     if id(node) in seen:
         return
     seen.add(id(node))
+    if level > MOST_LEVELS:
+        raise _error(shown, node.start_mark.line + 1, *TOO_DEEP)
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _refuse_bad_keys(item, shown, seen)
+            _refuse_bad_keys(item, shown, seen, level + 1)
     if not isinstance(node, yaml.MappingNode):
         return
     lines: dict[Hashable, int] = {}
@@ -173,7 +186,7 @@ def _refuse_bad_keys(node: yaml.Node, shown: str, seen: set[int]) -> None:
                 "remove one of the two, or merge them.",
             )
         lines[name] = line
-        _refuse_bad_keys(value, shown, seen)
+        _refuse_bad_keys(value, shown, seen, level + 1)
 
 
 def _step(node: yaml.Node | None, key: object) -> tuple[yaml.Node | None, int | None]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.engine_host import FILES, SYSTEMCTL, FakeHost, put_program
+from tests.fakes.engine_host import FILES, JOURNALCTL, SYSTEMCTL, FakeHost, in_use, put_program
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # As vllm/entrypoints/cli/{main,serve}.py of 0.32.0: the same names, the same order of steps, and a
@@ -79,12 +80,24 @@ case "$*" in *llm-arguments@*) ;; *) exec "$(dirname "$0")/systemctl.engine" "$@
 cd "$FAKE_UNIT" || exit 1
 echo "$*" >> calls
 place=$FLEET_RUN_ROOT/llm-arguments/main
+[ "$1" = show ] && { echo "InvocationID=$(cat parser-invocation)"; exit 0; }
 rm -rf "$place"
 [ "$1" = restart ] || exit 0
+cat /proc/sys/kernel/random/uuid > parser-invocation
+[ -e parser-dies ] && cat parser-dies > "journal-$(cat parser-invocation)"
 [ -e parser-dies ] && { echo "Job for $2 failed." >&2; exit 1; }
 mkdir -p "$place"
 [ -e parser-silent ] && exit 0
 "$FAKE_HOME/candidate/runtime/bin/python" -m fleet_host arguments run main >> log 2>&1
+"""
+
+# What one start of the unit said, by its invocation; of no start in particular, all of it.
+JOURNALCTL_OF_STARTS = r"""
+cd "$FAKE_UNIT" || exit 1
+for word; do case $word in _SYSTEMD_INVOCATION_ID=*)
+    [ ! -e "journal-${word#*=}" ] || { cat "journal-${word#*=}"; exit; } ;; esac; done
+case "$*" in *llm-arguments@*) cat journal-* 2>/dev/null; exit 0 ;; esac
+exec "$(dirname "$0")/journalctl.engine" "$@"
 """
 
 
@@ -93,6 +106,8 @@ class ArgumentHost(FakeHost):
         super().prepare()
         put_program(self.root / "bin", "systemctl.engine", SYSTEMCTL)
         put_program(self.root / "bin", "systemctl", SYSTEMCTL_WITH_PARSER)
+        put_program(self.root / "bin", "journalctl.engine", JOURNALCTL)
+        put_program(self.root / "bin", "journalctl", JOURNALCTL_OF_STARTS)
         runtime = self.llm_root / "runtimes/vllm"
         put_program(
             runtime / "bin", "python", f'PYTHONPATH="{runtime}/site:{FILES}" exec "$PYTHON" "$@"\n'
@@ -122,9 +137,5 @@ class ArgumentHost(FakeHost):
 
 
 @pytest.fixture
-def argument_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArgumentHost:
-    fake = ArgumentHost(tmp_path)
-    fake.prepare()
-    for key, value in fake.environment().items():
-        monkeypatch.setenv(key, value)
-    return fake
+def argument_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ArgumentHost]:
+    yield from in_use(ArgumentHost(tmp_path), monkeypatch)

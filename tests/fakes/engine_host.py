@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FILES = Path(__file__).resolve().parents[2] / "files"
 
@@ -251,12 +256,27 @@ class FakeHost:
         path = self.home / name
         return path.readlink().name if path.is_symlink() else None
 
+    def end_engine(self) -> None:
+        path = self.unit / "pid"
+        pid = path.read_text().strip() if path.exists() else ""
+        if pid:
+            with contextlib.suppress(ProcessLookupError):  # it died by itself, as the test wanted
+                os.kill(int(pid), signal.SIGKILL)
 
-@pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
-    """A fresh fake host whose roots and programs this process uses."""
-    fake = FakeHost(tmp_path)
+
+Fake = TypeVar("Fake", bound=FakeHost)
+
+
+def in_use(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    """For a fixture: the fake host, fresh, whose roots and programs this process uses. No engine of
+    it is left."""
     fake.prepare()
     for key, value in fake.environment().items():
         monkeypatch.setenv(key, value)
-    return fake
+    yield fake
+    fake.end_engine()
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHost]:
+    yield from in_use(FakeHost(tmp_path), monkeypatch)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.engine_host import FILES, SYSTEMCTL, FakeHost, put_program
+from tests.fakes.engine_host import FILES, SYSTEMCTL, FakeHost, in_use, put_program
 from tests.standin import proving
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # The unit llm-proof@main.service as systemd runs it: the release's files are its environment.
@@ -28,7 +29,7 @@ restart)
     fi
     rm -f proof-status proof-pid
     cat /proc/sys/kernel/random/uuid > proof-invocation
-    [ -e no-runtime ] && { echo 203 > proof-status; exit 0; }
+    [ -e no-runtime ] && { cat no-runtime > proof-log; echo 203 > proof-status; exit 0; }
     mkdir -p "$FLEET_RUN_ROOT/llm-proof/main"
     (
         set -a
@@ -123,9 +124,5 @@ class ProofHost(FakeHost):
 
 
 @pytest.fixture
-def proof_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProofHost:
-    fake = ProofHost(tmp_path)
-    fake.prepare()
-    for key, value in fake.environment().items():
-        monkeypatch.setenv(key, value)
-    return fake
+def proof_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProofHost]:
+    yield from in_use(ProofHost(tmp_path), monkeypatch)

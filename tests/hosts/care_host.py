@@ -71,7 +71,8 @@ def put_bmc(host: str) -> None:
         set -e
         mkdir -p {STATE}; printf 02 > {STATE}/mode; touch /dev/ipmi0
         # The machine may tell nothing of a board: its class is shown to this host with one.
-        cp -a /sys/class /run/class; rm -rf /run/class/dmi; mkdir -p /run/class/dmi/id
+        cp -a /sys/class /run/class 2>/dev/null || true
+        rm -rf /run/class/dmi; mkdir -p /run/class/dmi/id
         for pair in {names}; do echo "${{pair#*=}}" > "/run/class/dmi/id/${{pair%%=*}}"; done
         mount --bind /run/class /sys/class
         """,

@@ -35,8 +35,8 @@ SETTINGS: dict[str, Any] = {
     },
     "runtime": {
         "vllm": "0.33.0",
-        "lock": "locks/runtime/vllm-0.33.0-cu130-py312-linux_x86_64.txt",
-        # Debian 12's own: nothing is installed from the lock.
+        # Said to be for Debian 12's own Python: nothing is installed from it.
+        "lock": "build/vllm-py311.txt",
         "python": "3.11",
     },
     "model": {
@@ -96,6 +96,13 @@ def checkout(root: Path, names: Iterable[str]) -> Path:
     the one host. Returns the inventory's path."""
     for name in SHARED:
         (root / name).symlink_to(REPOSITORY / name)
+    lock = (REPOSITORY / "locks/runtime/vllm-0.33.0-cu130-py312-linux_x86_64.txt").read_text()
+    assert "--python-version 3.12" in lock
+    own = lock.replace("--python-version 3.12", "--python-version 3.11")
+    # Locks are the repository's; build/ is ignored by git.
+    (REPOSITORY / "build").mkdir(exist_ok=True)
+    (REPOSITORY / SETTINGS["runtime"]["lock"]).write_text(own)
+    (root / "build").symlink_to(REPOSITORY / "build")
     directory = root / "inventories" / INVENTORY
     directory.mkdir(parents=True)
     inventory = directory.with_suffix(".py")

@@ -34,7 +34,10 @@ def assert_nothing_is_half_visible(host: str, *, is_on: bool = True) -> None:
             if (path / ".fleet-complete.json").is_file():
                 assert json.loads((path / ".fleet-complete.json").read_text())["digest"]
                 if is_on:
-                    shell(host, f"/{ROOT}/{place}/{path.name}/bin/python -c 'import sys'")
+                    # The stand-in of Miniforge brings conda and no Python of its own.
+                    own = path.name.startswith("miniforge-")
+                    runs = "conda --version" if own else "python -c 'import sys'"
+                    shell(host, f"/{ROOT}/{place}/{path.name}/bin/{runs}")
     published = top / "models" / MODELS[host].replace("/", "--") / "master"
     # The record comes last, and without it the model counts as not there.
     if (published.parent / "master.json").is_file():

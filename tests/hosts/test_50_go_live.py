@@ -46,17 +46,19 @@ def test_a_change_goes_one_by_one_and_streams_end(checkout: Checkout) -> None:
     checkout.base["engine"].update(GOOD)
     checkout.write()
     with contextlib.ExitStack() as stack:
-        # 200 tokens are 4 seconds: some stream is always under way, also when the drain begins.
+        # 200 tokens are 4 seconds, and there are two of them at a time, of different lengths: some
+        # stream is always under way, also when the drain begins.
         streaming = {
-            host: stack.enter_context(Streaming(services[host], tokens=200)) for host in BOTH
+            host: [stack.enter_context(Streaming(services[host], tokens)) for tokens in (200, 310)]
+            for host in BOTH
         }
         polls = {host: stack.enter_context(Poll(services[host])) for host in BOTH}
         checkout.deploy().done()
     for host in BOTH:
         assert release_of(host) != before[host]
-        streams = streaming[host].streams
+        streams = [stream for one in streaming[host] for stream in one.streams]
         assert [stream.error for stream in streams if not stream.finished] == []
-        assert {len(stream.events) for stream in streams} == {200}
+        assert {len(stream.events) for stream in streams} == {200, 310}
         drained = min(polls[host].down)
         assert any(stream.events[0] < drained < stream.events[-1] for stream in streams)
     windows = sorted((min(poll.down), max(poll.down)) for poll in polls.values())

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lab.hub.places import hub_directory, wheels_directory
-from tests.hosts import host_state
 from tests.hosts.lab_session import DEBIAN12, shell, upper_of, wait_for
 from tests.hosts.mended import ROOT
 from tests.hosts.service import Stream
@@ -191,24 +190,3 @@ def test_the_search_for_foreign_packets_finds_them() -> None:
     found = capture.foreign([DEBIAN12])
     for target in ("192.0.2.1 udp 9", "10.213.77.1 udp 53", "10.213.77.250 arp"):
         assert any(line.endswith(f"-> {target}") for line in found), found
-
-
-def test_the_log_is_a_file_where_it_is_wanted(checkout: Checkout) -> None:
-    """And not any more where it is not: the unit ends, the file stays."""
-    service = checkout.service(DEBIAN12)
-    log = "/var/log/llm/main.log"
-    checkout.write(
-        runtime={"vllm": OLD, "lock": proving_wheels.lock_of(OLD)},
-        engine={"proof": "required", "watch": WATCH, "args": {}, "log_file": {"max_mb": 1}},
-    )
-    started = invocation()
-    checkout.deploy("--limit", DEBIAN12).done()
-    assert service.answers()
-    assert invocation() == started, "a log file is no reason to restart the engine"
-    shell(DEBIAN12, f"systemctl restart {UNIT}")
-    wait_for(lambda: "Uvicorn running on" in shell(DEBIAN12, f"cat {log}", check=False), 30)
-    service.wait(60)
-    assert host_state.exposures(DEBIAN12)["llm-log@main.service"] <= 2.0
-    deploy(checkout, OLD).done()
-    assert shell(DEBIAN12, "systemctl is-active llm-log@main.service", check=False) == "inactive\n"
-    assert "Uvicorn running on" in shell(DEBIAN12, f"cat {log}")

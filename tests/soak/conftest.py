@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from tests.hosts.conftest import checkout, lab_hosts, say, steady
+from tests.hosts.conftest import checkout, hub_faults, lab_hosts, real_deploy, say, steady
 
-__all__ = ["checkout", "lab_hosts", "say", "steady"]
+__all__ = ["checkout", "hub_faults", "lab_hosts", "real_deploy", "say", "steady"]
 
 HERE = __file__.rsplit("/", 1)[0]
 

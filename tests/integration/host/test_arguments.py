@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,22 +13,9 @@ from fleet_host.status import Progress
 from tests.unit.host.test_vllm_flags import FILES as SMALL_VLLM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fakes.argument_host import ArgumentHost
-
-
-@pytest.fixture(autouse=True)
-def _no_engine_stays(argument_host: ArgumentHost) -> Iterator[None]:
-    yield
-    path = argument_host.unit / "pid"
-    pid = path.read_text().strip() if path.exists() else ""
-    if pid:
-        try:
-            os.kill(int(pid), signal.SIGKILL)
-        except ProcessLookupError:
-            return
 
 
 def stage(host: ArgumentHost, identity: str, **args: Any) -> None:
@@ -117,6 +103,21 @@ def test_a_parser_without_a_word_stops_nothing_and_is_asked_again(
     assert not (host.home / "candidate").is_symlink()
     (host.unit / how).unlink()
     assert go(host, "r1")["changed"] is True
+
+
+def test_the_lines_are_of_this_start_and_a_too_large_environment_is_named(
+    argument_host: ArgumentHost,
+) -> None:
+    host = argument_host
+    for identity in ("r1", "r2"):
+        stage(host, identity)
+    (host.unit / "parser-dies").write_text("the trouble of r1\n")
+    assert "the trouble of r1" in refused(host, "r1").detail
+    (host.unit / "parser-dies").write_text("Failed to execute python: Argument list too long\n")
+    error = refused(host, "r2")
+    assert "the trouble of r1" not in error.detail
+    assert "E2BIG" in error.why
+    assert "engine.env" in error.fix
 
 
 def test_a_vllm_of_another_layout_goes_live_and_that_is_on_record(

@@ -17,6 +17,7 @@ from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
 from tests.fakes.conda_world import system_python
+from tests.fakes.killed_build import build_killed_at
 from tests.standin import conda_channel
 
 if TYPE_CHECKING:
@@ -215,20 +216,7 @@ def wait_for(marker: Path) -> None:
 def test_a_kill_in_any_phase_leaves_nothing_that_counts(
     conda_world: CondaWorld, phase: str
 ) -> None:
-    class Fatal(Progress):
-        def phase(self, name: str, **details: Any) -> None:
-            if name == phase:
-                os.kill(os.getpid(), signal.SIGKILL)
-            super().phase(name, **details)
-
-    child = os.fork()
-    if child == 0:
-        try:
-            environment.run(conda_world.spec(), Fatal(None))
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status)
+    build_killed_at(phase, conda_world.spec())
     assert environment.read_record(conda_world.path) is None
     assert conda_world.build()["state"] == "built"
 

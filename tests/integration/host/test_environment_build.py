@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
 import sys
 from pathlib import Path
@@ -14,6 +13,8 @@ import pytest
 from fleet_host import environment, environment_spec
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
+
+from tests.fakes.killed_build import build_killed_at
 
 LOCK = "# a lock\nvllm==0.33.0 \\\n    --hash=sha256:" + "0" * 64 + "\n"
 # Stands for uv: installs one distribution into the environment of --python, then does as told.
@@ -156,20 +157,7 @@ PHASES = ("check", "venv", "install", "finish", "sync")
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_kill_in_any_phase_leaves_nothing_that_counts(root: Path, phase: str) -> None:
-    class Fatal(Progress):
-        def phase(self, name: str, **details: Any) -> None:
-            if name == phase:
-                os.kill(os.getpid(), signal.SIGKILL)
-            super().phase(name, **details)
-
-    child = os.fork()
-    if child == 0:
-        try:
-            environment.run(spec(root), Fatal(None))
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status)
+    build_killed_at(phase, spec(root))
     assert not (root / "llm/runtimes/vllm-1" / environment_spec.COMPLETE).exists()
     assert build(root)["state"] == "built"
 

@@ -18,25 +18,12 @@ from fleet_host.status import Progress
 from pyinfra_deploy.planning.engine_log import read_engine_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.fakes.engine_host import FakeHost
 
 RUN_GOLIVE = (
     "import json, sys; from fleet_host import golive; from fleet_host.status import Progress; "
     "golive.run(json.load(sys.stdin), Progress(None))"
 )
-
-
-@pytest.fixture(autouse=True)
-def _no_engine_stays(host: FakeHost) -> Iterator[None]:
-    yield
-    pid = (host.unit / "pid").read_text().strip() if (host.unit / "pid").exists() else ""
-    if pid:
-        try:
-            os.kill(int(pid), signal.SIGKILL)
-        except ProcessLookupError:
-            return  # it died by itself, as the test wanted
 
 
 def stage(host: FakeHost, identity: str, **behaviour: Any) -> None:

@@ -17,6 +17,7 @@ from fleet_host import environment, environment_spec
 from fleet_host.errors import HostError, SpecError
 from fleet_host.status import Progress
 
+from tests.fakes.killed_build import build_killed_at
 from tests.standin import conda_channel
 
 if TYPE_CHECKING:
@@ -147,20 +148,7 @@ def test_kill_in_the_middle_of_the_installer_and_run_again(
 
 @pytest.mark.parametrize("phase", ["copy", "install", "finish", "sync"])
 def test_a_kill_in_any_phase_leaves_nothing_that_counts(miniforge: Miniforge, phase: str) -> None:
-    class Fatal(Progress):
-        def phase(self, name: str, **details: Any) -> None:
-            if name == phase:
-                os.kill(os.getpid(), signal.SIGKILL)
-            super().phase(name, **details)
-
-    child = os.fork()
-    if child == 0:
-        try:
-            environment.run(miniforge.spec(), Fatal(None))
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status)
+    build_killed_at(phase, miniforge.spec())
     assert environment.read_record(miniforge.path) is None
     assert miniforge.build()["state"] == "built"
 

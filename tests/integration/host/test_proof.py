@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,24 +18,11 @@ from fleet_host.status import Progress
 from tests.fakes.proof_host import GOOD, UUIDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fakes.proof_host import ProofHost
 
 CPU: dict[str, Any] = {"cuda": None}
-
-
-@pytest.fixture(autouse=True)
-def _no_engine_stays(proof_host: ProofHost) -> Iterator[None]:
-    yield
-    path = proof_host.unit / "pid"
-    pid = path.read_text().strip() if path.exists() else ""
-    if pid:
-        try:
-            os.kill(int(pid), signal.SIGKILL)
-        except ProcessLookupError:
-            return
 
 
 @pytest.fixture
@@ -190,6 +176,10 @@ def test_systemd_s_own_failures_are_named(proof_host: ProofHost) -> None:
     error = refused(proof_host, "r1")
     assert "203/EXEC" in error.why
     assert "before its first step" not in error.fix
+    (proof_host.unit / "no-runtime").write_text("Failed to execute x: Argument list too long\n")
+    error = refused(proof_host, "r1")
+    assert "E2BIG" in error.why
+    assert "engine.env" in error.fix
     (proof_host.unit / "no-runtime").unlink()
     (proof_host.unit / "oom").touch()
     stage(proof_host, "r2", {**GOOD, "import": {"vllm": 9}})

@@ -24,7 +24,7 @@ from pyinfra_deploy.settings.schema import Settings
 from tests.fakes.engine_host import FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.fakes.engine_host import FakeHost
@@ -36,14 +36,11 @@ KILLED = "kill --signal=SIGKILL llm-engine@main.service"
 
 
 @pytest.fixture
-def serving(host: FakeHost) -> Iterator[FakeHost]:
+def serving(host: FakeHost) -> FakeHost:
     release.stage(host.release_request("r1"))
     golive.run(host.golive_spec("r1"), Progress(None))
     (host.unit / "tokens").write_text("10")
-    yield host
-    pid = (host.unit / "pid").read_text().strip()
-    if pid and os.path.exists(f"/proc/{pid}"):  # noqa: PTH110
-        os.kill(int(pid), signal.SIGKILL)
+    return host
 
 
 def looks(count: int, state: State | None = None) -> State:

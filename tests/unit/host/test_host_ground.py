@@ -173,3 +173,17 @@ class TestCredential:
         with pytest.raises(SpecError):
             ground.write_credential({"name": name, "secret": "hunter2"})
         assert not (host.root / "etc/llm").exists()
+
+
+def test_a_directory_where_a_file_belongs_is_named(host: FakeHost, calls: Path) -> None:
+    asked = request(host, file(host, "llm/watch-main.json"))
+    place = host.root / "etc/llm/watch-main.json"
+    place.mkdir(parents=True)
+    (place / "theirs").write_text("x")
+    with pytest.raises(HostError) as caught:
+        ground.prepare(asked)
+    assert str(place) in caught.value.what
+    assert "is a directory" in caught.value.why
+    assert f"mv {place}" in caught.value.fix
+    assert [path.name for path in place.parent.iterdir()] == ["watch-main.json"]
+    assert (place / "theirs").read_text() == "x"

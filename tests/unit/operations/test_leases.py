@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from paramiko import SSHException
 
-from pyinfra_deploy.operations import lease
+from pyinfra_deploy.operations import lease, program
 from pyinfra_deploy.operations import run as runs
 from tests.fakes.pyinfra_host import ROOT, refusal
 
@@ -115,7 +115,7 @@ def test_whether_a_lease_is_of_a_dead_run(change: dict[str, Any], dead: bool) ->
     assert runs.is_dead_run_of_this_machine(of_this_machine(**change)) is dead
 
 
-@pytest.mark.parametrize("nothing", [None, {}])
+@pytest.mark.parametrize("nothing", [None, {}, [], [1], "x", 7])
 def test_no_lease_is_nobodys(nothing: Any) -> None:
     assert not runs.is_dead_run_of_this_machine(nothing)
 
@@ -170,3 +170,23 @@ def test_a_process_that_is_none_has_no_start() -> None:
     own = runs.start_tick(os.getpid())
     assert own is not None
     assert own == runs.this_run().pid_start
+
+
+def test_a_run_that_is_interrupted_gives_its_leases_back(world: PyinfraWorld) -> None:
+    """At Ctrl-C pyinfra (cli.py, cli) disconnects from all hosts, and that is all it does."""
+    acquire(world)
+    world.host().disconnect()
+    world.host().disconnect()
+    assert world.script.commands() == ["lease acquire", "lease release"]
+
+
+def test_a_connection_that_is_made_anew_keeps_the_lease(world: PyinfraWorld) -> None:
+    acquire(world)
+    world.script.says("job status", SSHException("gone"), {"state": "done"})
+    program.call_through_outages(
+        world.state, world.host(), "job status", {}, llm_root=ROOT, patience_seconds=60
+    )
+    assert world.connects == ["gpu01"]
+    assert world.script.commands() == ["lease acquire", "job status", "job status"]
+    world.host().disconnect()
+    assert world.script.commands()[-1] == "lease release"

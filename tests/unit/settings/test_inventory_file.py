@@ -49,6 +49,12 @@ def test_patterns(pattern: str, names: list[str], port: int | None) -> None:
         ("gpu[1:99999999]", "more than"),
         ("gpu[1:999]x[1:999]", "more than"),
         ("gpu[01:03", "not a host name"),
+        ("-gpu01", "begins with a dash"),
+        ("grün[01:02]", "write it as DNS has it: xn--grn01-lva"),
+        ("gpu" + "x" * 61, "longer than 63"),
+        ("gpu..x", "between dots that is empty"),
+        (".".join(["x" * 60] * 5), "253 characters"),
+        ("gpu01:" + "9" * 5_000, "not a host name"),
     ],
 )
 def test_wrong_patterns(pattern: str, what: str) -> None:

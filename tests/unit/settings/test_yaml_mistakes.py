@@ -15,6 +15,10 @@ from pyinfra_deploy.settings.yaml_source import Reader
 if TYPE_CHECKING:
     from tests.fakes.repository import Repository
 
+_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+
 # text, line, what, fix
 MISTAKES = {
     "tab": ("engine:\n\tname: main\n", 2, "a tab", "spaces"),
@@ -39,6 +43,20 @@ MISTAKES = {
     "no such day": ("until: 2027-02-29\n", 1, "no such day", "calendar"),
     "no such time": ("a: 1\nb: 2027-02-28 25:00:00\n", 2, "no such day or time", "quotes"),
     "no number": ("a: 0x_\n", 1, "no number", "quotes"),
+    "deep": ("a:\n  " + "[" * 120 + "]" * 120 + "\n", 2, "more than 100 levels", "flatter"),
+    "deeper": ("a:\n  " + "[" * 1200 + "]" * 1200 + "\n", None, "more than 100 levels", "flatter"),
+    "deep JSON": ("[" * 1200 + "]" * 1200, None, "more than 100 levels", "flatter"),
+    "alias in itself": ("engine: &e\n  args:\n    x: *e\n", 3, "*e stands inside", "value itself"),
+    "list in itself": ("a: &l\n  - 1\n  - [*l]\n", 3, "*l stands inside", "value itself"),
+    "merged into itself": ("a: &a\n  <<: *a\n", 2, "*a stands inside", "value itself"),
+    # Ten values, a hundred, ... : it is the fifth line that goes beyond.
+    "aliases of aliases": (_BOMB, 5, "more than 100,000 values", "aliases of aliases"),
+    "deep by aliases": (
+        "a: &a " + "[" * 60 + "]" * 60 + "\nb: &b " + "[" * 60 + "*a" + "]" * 60 + "\n",
+        2,
+        "more than 100 levels",
+        "flatter",
+    ),
     "unknown anchor": ("a: *b\n", 1, "is not valid YAML", ""),
 }
 
@@ -114,3 +132,11 @@ def test_byte_order_mark_and_empty(empty: Repository) -> None:
     reader = Reader(empty.root)
     assert reader.read(empty.write("x.yml", "\ufeffa: 1\n")).value == {"a": 1}
     assert reader.read(empty.write("y.yml", "# nothing\n")).value is None
+
+
+def test_aliases_within_reason_are_read(empty: Repository) -> None:
+    text = "base: &b {x: [1, 2], again: &c y}\nhosts:\n" + "".join(
+        f"  h{n}: {{<<: *b, z: *c}}\n" for n in range(1_000)
+    )
+    value = Reader(empty.root).read(empty.write("x.yml", text)).value
+    assert value["hosts"]["h999"] == {"x": [1, 2], "again": "y", "z": "y"}
