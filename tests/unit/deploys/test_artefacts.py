@@ -107,7 +107,8 @@ def test_the_gateways_sources_are_all_of_its_package() -> None:
 
 def test_all_of_it_for_the_production_inventory(tmp_path: Path) -> None:
     settings = load_fleet("prod", packing.ROOT).hosts["gpu01"].settings
-    found = artefacts.artefacts_for({"directory": str(tmp_path)}, settings)
+    fleet = {"directory": str(tmp_path), "root": str(packing.ROOT)}
+    found = artefacts.artefacts_for(fleet, settings)
     assert found.program_digest == packing.host_program_digest()
     assert set(found.units) == UNITS
     assert settings.runtime is not None
@@ -132,6 +133,16 @@ def test_keys_and_ca_are_the_inventorys(tmp_path: Path) -> None:
     )  # fmt: skip
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     (tmp_path / "ca.crt").write_bytes(pem)
-    found = artefacts.artefacts_for({"directory": str(tmp_path)}, Settings())
+    fleet = {"directory": str(tmp_path), "root": str(tmp_path)}
+    found = artefacts.artefacts_for(fleet, Settings())
     assert (found.keys_serial, found.ca_subject) == (41, "Fleet prod CA")
     assert found.runtime_lock == ""
+
+
+def test_the_runtimes_lock_is_the_inventorys_own(tmp_path: Path) -> None:
+    lock = "locks/own.txt"
+    (tmp_path / "locks").mkdir()
+    (tmp_path / lock).write_text("vllm==0.32.0\n")
+    settings = worlds.settings_with({"runtime": {"lock": lock}})
+    fleet = {"directory": str(tmp_path), "root": str(tmp_path)}
+    assert artefacts.artefacts_for(fleet, settings).runtime_lock == "vllm==0.32.0\n"
