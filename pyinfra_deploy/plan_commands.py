@@ -129,14 +129,14 @@ def _host(
     hardware = assemble(host.name, outputs, settings.llm_root)
     snapshot = _snapshot(outputs)
     if snapshot is not None:
-        settings = with_python(settings, *_locks(settings), snapshot)
+        settings = with_python(settings, *_locks(settings, fleet.root), snapshot)
         if settings.runtime is not None and settings.runtime.conda is not None:
             # Whether conda is asked for anything depends on what is to be built.
             more += _host_plan(fleet, host, snapshot, None).findings
         else:
             more += preflight(host.name, host.groups, settings, snapshot)
     else:
-        settings = with_python(settings, *_locks(settings), os_facts(hardware))
+        settings = with_python(settings, *_locks(settings, fleet.root), os_facts(hardware))
         more += preflight_from_facts(host.groups, settings, hardware)
     if "gpu" not in host.groups:
         foresight = foresee_plain(hardware, settings, today, more)
@@ -145,7 +145,7 @@ def _host(
         return foresight, _host_plan(fleet, host, snapshot, None).reasons()
     more += upgrade_findings(host.name, settings, snapshot)
     model = _model(fleet, settings, model_config)
-    lock, _ = _locks(settings)
+    lock, _ = _locks(settings, fleet.root)
     on_host = model_is_on_host(settings, snapshot, model.locked.lock)
     start = recorded_start(snapshot, settings.engine.name)
     planned = None
@@ -164,13 +164,13 @@ def _host(
     return foresight, plan.reasons()
 
 
-def _locks(settings: Settings) -> tuple[str, str]:
+def _locks(settings: Settings, root: Path) -> tuple[str, str]:
     """(the runtime's lock, conda's), each "" where there is none."""
     runtime = settings.runtime
     if runtime is None:
         return "", ""
-    conda = packing.lock_text(runtime.conda.lock) if runtime.conda is not None else ""
-    return packing.lock_text(runtime.lock), conda
+    conda = packing.lock_text(runtime.conda.lock, root) if runtime.conda is not None else ""
+    return packing.lock_text(runtime.lock, root), conda
 
 
 def _model(fleet: Fleet, settings: Settings, model_config: Path | None) -> KnownModel:

@@ -44,6 +44,8 @@ STOP_SECONDS = 900.0
 # The first call after a boot without persistence mode initialises every card; udev may still be
 # loading the module when the first login works.
 SETTLE_SECONDS, LOAD_SECONDS = 180.0, 60.0
+# Asked for at once, systemd ends the SSH session before this program has answered.
+LATER = ["systemd-run", "--quiet", "--on-active=3", "--timer-property=AccuracySec=100ms"]
 LOCK_WAIT = ["-o", "DPkg::Lock::Timeout=600"]
 ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
@@ -285,7 +287,7 @@ def reboot(request: dict[str, Any]) -> dict[str, Any]:
         return {"rebooting": False}
     durable.write_json(_state_path(), {"module": module, "boot_id": seen}, mode=0o640)
     events.record("reboot for the driver", module=module)
-    systemctl.call(["--no-block", "reboot"])
+    programs.output_of([*LATER, "systemctl", "reboot"], CALL_SECONDS, systemctl.FIXES)
     return {"rebooting": True}
 
 

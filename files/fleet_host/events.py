@@ -176,7 +176,7 @@ def _broken(path: Path, number: int, why: str) -> HostError:
 
 
 def tail(request: dict[str, Any]) -> dict[str, Any]:
-    """`events tail` {lines, containing} -> {events, unreadable: [text]}: the last ones, oldest first.
+    """`events tail` {lines, containing} -> {events, unreadable: [text]}, the oldest first.
 
     containing: only lines in which this text is, such as a model's name.
     unreadable: lines among them that are no events, by number and content.

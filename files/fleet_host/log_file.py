@@ -124,10 +124,12 @@ def _follow(name: str) -> subprocess.Popen[bytes]:
     path = cursor_path(name)
     cursor = path.read_text().strip() if path.exists() else ""
     begin = f"--after-cursor={cursor}" if cursor else "--lines=0"
-    # All boots: following asks for this one by its ID, which is not in the /proc of the unit.
-    command = ["journalctl", "--follow", "--boot=all", "--output=json", "--quiet", begin]
+    # Following asks for this boot by its ID, whatever --boot says (systemd 252), unless it merges.
+    # In a container the unit's own /proc has another ID than the journal.
+    machine = (layout.etc_root() / "machine-id").read_text().strip()
+    command = ["journalctl", "--follow", "--merge", "--output=json", "--quiet", begin]
     return subprocess.Popen(
-        [*command, f"--unit=llm-engine@{name}.service"],
+        [*command, f"--unit=llm-engine@{name}.service", f"_MACHINE_ID={machine}"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
     )

@@ -38,7 +38,7 @@ GATEWAY_LOCK = "locks/gateway.txt"
 
 def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
     """Everything on this machine that the plan of a host with these settings compares with."""
-    directory = Path(fleet["directory"])
+    directory, root = Path(fleet["directory"]), Path(fleet["root"])
     conda = settings.runtime.conda if settings.runtime else None
     return Artefacts(
         program_digest=packing.host_program_digest(),
@@ -47,12 +47,12 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
         modelscope_lock=packing.lock_text(MODELSCOPE_LOCK),
         gateway_lock=packing.lock_text(GATEWAY_LOCK),
         gateway_sources=packing.gateway_sources(),
-        runtime_lock=packing.lock_text(settings.runtime.lock) if settings.runtime else "",
+        runtime_lock=packing.lock_text(settings.runtime.lock, root) if settings.runtime else "",
         keys_serial=_keys_serial(directory),
         ca_subject=_ca_subject(directory),
         now=datetime.now(UTC),
-        conda_lock=packing.lock_text(conda.lock) if conda else "",
-        model=locked_model(settings.model, Path(fleet["root"])) if settings.model else NOT_LOCKED,
+        conda_lock=packing.lock_text(conda.lock, root) if conda else "",
+        model=locked_model(settings.model, root) if settings.model else NOT_LOCKED,
     )
 
 

@@ -49,6 +49,6 @@ def gateway_sources() -> dict[str, str]:
 
 
 @cache
-def lock_text(relative: str) -> str:
-    """A lock file's text. Settings have checked that it exists."""
-    return (ROOT / relative).read_text()
+def lock_text(relative: str, root: Path = ROOT) -> str:
+    """A lock file's text. root: the inventory's, where settings have checked that theirs exist."""
+    return (root / relative).read_text()

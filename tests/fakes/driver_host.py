@@ -106,6 +106,8 @@ elif name == "nvidia-smi":
         print("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
         sys.exit(9)
     print(version + "\n" + version)
+elif name == "systemd-run":
+    log()
 elif name == "systemctl":
     words = [word for word in plain]
     if words[0] == "show":
@@ -119,7 +121,7 @@ elif name == "systemctl":
         write("unit", {"stop": "inactive", "start": "active"}[words[0]])
 """
 PROGRAMS = ("apt-cache", "apt-get", "apt-mark", "dpkg", "dpkg-query", "modinfo", "nvidia-smi",
-            "systemctl")  # fmt: skip
+            "systemctl", "systemd-run")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ def test_the_reboot_is_asked_for_once_a_boot(
     found = run(driver_host)
     request = {"boot_id": found["boot_id"], "module": found["module"]}
     assert driver.reboot(request) == {"rebooting": True}
-    assert driver_host.calls()[-1] == "systemctl reboot"
+    assert driver_host.calls()[-1] == "systemd-run systemctl reboot"  # after the answer
     assert run(driver_host)["reboot"] is True  # a run that was killed right there goes on
     monkeypatch.setattr(driver, "boot_id", lambda: "the next boot")
     assert driver.reboot(request) == {"rebooting": False}

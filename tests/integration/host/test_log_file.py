@@ -27,6 +27,7 @@ esac; done
 echo "$*" >> "$JOURNAL.calls"
 exec tail -n "+$((after + 1))" -f "$JOURNAL"
 """
+MACHINE = "5ca3f0d1c7f24b6e9d0a3a1b8e7c6f52"
 
 
 @pytest.fixture
@@ -37,6 +38,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("etc/llm", "run/llm-log-main", "state/llm-log-main", "log/llm"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "etc/llm/log-main.json").write_text('{"max_mb": 1, "keep": 2}')
+    (tmp_path / "etc/machine-id").write_text(f"{MACHINE}\n")
     monkeypatch.setenv("JOURNAL", str(path))
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     monkeypatch.setenv("PYTHONPATH", str(FILES))
@@ -70,7 +72,8 @@ def test_lines_arrive_with_their_time_and_none_is_lost_over_a_restart(journal: P
     say(journal, "before it was wanted")
     process = started()
     calls = journal.with_name("journal.calls")
-    assert "--unit=llm-engine@main.service" in wait_for(calls, "--lines=0")
+    called = wait_for(calls, "--lines=0").split()
+    assert {"--merge", "--unit=llm-engine@main.service", f"_MACHINE_ID={MACHINE}"} < set(called)
     say(journal, "one", list(b"tw\xffo"))
     text = wait_for(file, "tw")
     assert text == "2025-11-30T10:53:20.123Z one\n2025-11-30T10:53:20.123Z tw\ufffdo\n"

@@ -133,7 +133,8 @@ def test_keys_and_ca_are_the_inventorys(tmp_path: Path) -> None:
     )  # fmt: skip
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     (tmp_path / "ca.crt").write_bytes(pem)
-    found = artefacts.artefacts_for({"directory": str(tmp_path)}, Settings())
+    fleet = {"directory": str(tmp_path), "root": str(tmp_path)}
+    found = artefacts.artefacts_for(fleet, Settings())
     assert (found.keys_serial, found.ca_subject) == (41, "Fleet prod CA")
     assert found.runtime_lock == ""
 
@@ -142,3 +143,12 @@ def test_a_models_lock_is_read_from_the_repository(tmp_path: Path) -> None:
     settings = Settings.model_validate({"model": {"id": "Qwen/Qwen3-32B", "lock": "one.json"}})
     fleet = {"directory": str(tmp_path), "root": str(tmp_path)}
     assert artefacts.artefacts_for(fleet, settings).model.problem.startswith("one.json: No such")
+
+
+def test_the_runtimes_lock_is_the_inventorys_own(tmp_path: Path) -> None:
+    lock = "locks/own.txt"
+    (tmp_path / "locks").mkdir()
+    (tmp_path / lock).write_text("vllm==0.32.0\n")
+    settings = worlds.settings_with({"runtime": {"lock": lock}})
+    fleet = {"directory": str(tmp_path), "root": str(tmp_path)}
+    assert artefacts.artefacts_for(fleet, settings).runtime_lock == "vllm==0.32.0\n"

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyinfra_deploy.operations import packing
 from tests.unit.foresight.places import QWEN3_32B, Place, finding, ids
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ def older(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict
         (place.root / "locks").unlink()
         (place.root / lock).parent.mkdir(parents=True)
         (place.root / lock).write_text(f"vllm=={vllm} --hash=sha256:{'0' * 64}\n")
-        monkeypatch.setattr(packing, "lock_text", lambda name: (place.root / name).read_text())
         return {"vllm": vllm, "lock": lock}
 
     return runtime
