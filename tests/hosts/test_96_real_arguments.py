@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("real_deploy")
+    from tests.hosts.real_deploy import RealDeploy
 
 PROGRAM = "/srv/llm/bin/fleet-host"
 RELEASE = "/srv/llm/engines/main/current"
@@ -38,6 +38,12 @@ for action in serve.make_arg_parser(FlexibleArgumentParser())._actions:
             found[option[2:]] = {"kind": kind, "choices": choices, "default": repr(action.default)}
 print("PARSER" + json.dumps(found))
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def served(real_deploy: RealDeploy) -> None:
+    """The real vLLM is live, also when no test before has waited for it."""
+    real_deploy.end().done()
 
 
 @pytest.fixture(scope="module")

