@@ -198,8 +198,8 @@ def snapshot_request(
 
 @deploy("Take the host")
 def take_host(plan: HostPlan) -> None:
-    """Everything before the first real change: Python and the host program where they are
-    missing, then the lease. On a host where nothing has to change, only a word of that."""
+    """Everything before the first real change: Python for the host program where it is missing,
+    then the lease, and with it the program. Where nothing has to change, only a word of that."""
     if not plan.changes:
         host_steps.nothing_to_change(name="Nothing to change", summary="as the settings want it")
         return
@@ -211,13 +211,11 @@ def take_host(plan: HostPlan) -> None:
             cache_time=600,
             extra_install_args=APT_WAIT,
         )
-    if plan.program:
-        host_steps.put_program(
-            name="Install the host program",
-            llm_root=plan.settings.llm_root,
-            content=packing.host_program(),
-        )
-    host_steps.take_lease(name="Take the host for this run", plan=plan)
+    host_steps.take_lease(
+        name="Take the host for this run",
+        plan=plan,
+        program=packing.host_program() if plan.program else None,
+    )
 
 
 @deploy("Give the host back")

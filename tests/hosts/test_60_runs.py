@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,16 +12,17 @@ from lab import hosts
 from lab.commands import run_checked
 from lab.hub.faults import Fault
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, upper_of, wait_for
-from tests.hosts.standin_inventory import MODELS
+from tests.hosts.pyinfra_run import REPOSITORY
+from tests.hosts.standin_inventory import MODELS, Checkout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.hosts.pyinfra_run import Ran, Running
-    from tests.hosts.standin_inventory import Checkout
 
 LEASE = "srv/llm/state/lease.json"
+BIN = "/srv/llm/bin"
 SHARD = "model-00002-of-00003.safetensors"
 
 pytestmark = pytest.mark.usefixtures("steady")
@@ -90,6 +93,32 @@ def test_two_runs_at_once_never_interleave(
     second.said("another run is at work on this host", "Wait for it")
     first.finish().done()
     assert checkout.deploy().done().unchanged
+
+
+def test_a_run_from_another_commit_leaves_the_program_of_the_run_that_has_the_host(
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a refused run has brought does not replace what the other one calls."""
+    for name in ("pyinfra_deploy", "files"):
+        shutil.copytree(REPOSITORY / name, tmp_path / name)
+    with (tmp_path / "files/fleet_host/__init__.py").open("a") as file:
+        file.write("# another commit\n")
+    other = Checkout(tmp_path)
+    shutil.copytree(checkout.inventory, other.inventory, dirs_exist_ok=True)
+    other.base = checkout.base
+    other.write()
+    run = {"owner": "alice@desk", "machine": "desk:1:2", "run": "alices", "pid": 1, "pid_start": 1}
+    asked = json.dumps({**run, "ttl_seconds": 600, "generation_seen": None})
+    shell(DEBIAN12, f"{BIN}/fleet-host lease acquire", input_text=asked)
+    before = shell(DEBIAN12, f"cd {BIN}; ls -a; sha256sum fleet-host")
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        refused = other.deploy("--limit", DEBIAN12)
+        assert refused.code == 1
+        refused.said("will install the host program", "another run is at work", "alice@desk")
+        assert shell(DEBIAN12, f"cd {BIN}; ls -a; sha256sum fleet-host") == before
+    shell(DEBIAN12, f"{BIN}/fleet-host lease release", input_text=asked)
+    assert checkout.deploy("--limit", DEBIAN12).done().unchanged
 
 
 def test_the_lease_of_a_killed_run_is_taken_over_at_once(
