@@ -123,7 +123,7 @@ def call(
             **(connector_arguments(state, host) | {"_stdin": stdin, "_timeout": timeout_seconds}),
         )
     except LOST_CONNECTION as error:
-        if isinstance(error, EOFError) and not _connection_is_dead(host):
+        if isinstance(error, EOFError) and not connection_is_dead(host):
             raise sudo_refused() from error  # pyinfra's prompt for sudo's password, unanswered
         raise ConnectionLost(f"{type(error).__name__}: {error}") from error
     document = _document(output.stdout_lines)
@@ -131,7 +131,7 @@ def call(
         return document
     if document is not None and isinstance(document.get("error"), dict):
         raise HostRefused(document["error"])
-    if document is None and _connection_is_dead(host):
+    if document is None and connection_is_dead(host):
         # A host that lost its power and came back resets the connection: paramiko then reports no
         # error, only a command that ended without a status and without a word.
         raise ConnectionLost("it closed before the command had answered")
@@ -164,7 +164,7 @@ def _refused_before_it_ran(program: str, stderr: list[str]) -> HostRefused | Non
     return None
 
 
-def _connection_is_dead(host: Host) -> bool:
+def connection_is_dead(host: Host) -> bool:
     """Whether SSH to the host is known to be closed; never for a host without SSH (@local)."""
     client = getattr(host.connector, "client", None)
     if client is None:
