@@ -209,16 +209,7 @@ def test_nothing_but_nginx_and_sshd_listens() -> None:
 
 def test_units_are_hardened() -> None:
     figures = host_state.exposures(REAL)
-    assert set(figures) >= {
-        "llm-engine@main.service",
-        "llm-gateway.service",
-        "llm-golive@main.service",
-        "llm-pull@main.service",
-        "llm-environment@main.service",
-        "llm-proof@main.service",
-        "llm-watch@main.service",
-        "llm-log@main.service",
-    }
+    assert set(figures) >= host_state.HARDENED
     assert {name: figure for name, figure in figures.items() if figure > 2.0} == {}
 
 
