@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from lab import hosts
 from lab.commands import run_checked
 from lab.hub.faults import Fault
+from tests.hosts import host_state, pyinfra_run
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, upper_of, wait_for
 from tests.hosts.pyinfra_run import REPOSITORY
 from tests.hosts.standin_inventory import MODELS, Checkout
@@ -84,6 +86,58 @@ def test_a_user_without_sudo(checkout: Checkout) -> None:
         "fix: allow it in the host's sudoers (NOPASSWD: ALL)",
     )
     checkout.write()
+
+
+@pytest.fixture
+def vaulted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Encrypts a text as `ansible-vault encrypt_string` does, for runs that have the password."""
+    password = tmp_path / "vault-password"
+    password.write_text("of the vault\n")
+    monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(password))
+
+    def encrypt(text: str) -> str:
+        program = pyinfra_run.BIN / "ansible-vault"
+        done = subprocess.run(
+            [program, "encrypt"], input=text, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    return encrypt
+
+
+def test_a_sudo_password_from_a_vaulted_host_variable(
+    checkout: Checkout, vaulted: Callable[[str], str]
+) -> None:
+    user, password = "careful", "pass-8f21c7-word"
+    shell(
+        DEBIAN13,
+        f"id {user} >/dev/null 2>&1 || useradd -m -G sudo -s /bin/bash {user}; chpasswd; "
+        f"mkdir -p ~{user}/.ssh && cp ~admin/.ssh/authorized_keys ~{user}/.ssh/ && "
+        f"chown -R {user}: ~{user}/.ssh; rm /etc/tmpfiles.d/llm-fleet.conf",
+        input_text=f"{user}:{password}\n",
+    )
+    variables = checkout.root / "host_vars" / f"{DEBIAN13}.yml"
+    variables.parent.mkdir(exist_ok=True)
+    text = "".join(f"  {line}\n" for line in vaulted(password).splitlines())
+    variables.write_text(f"ansible_become_password: !vault |\n{text}")
+    checkout.write(host_variables={DEBIAN13: {"ansible_user": user}})
+    try:
+        # What pyinfra itself shows and says, at its most talkative.
+        ran = checkout.deploy("-vvv", "--debug", "--limit", DEBIAN13).done()
+        assert not ran.unchanged
+        ran.said("will write /etc/tmpfiles.d/llm-fleet.conf")
+        assert password not in ran.log
+        assert checkout.deploy("--limit", DEBIAN13).done().unchanged
+        assert host_state.places_of(DEBIAN13, password) == []
+        left = shell(
+            DEBIAN13, "ls -d /run/user/*/pyinfra-* /dev/shm/pyinfra-* /tmp/pyinfra-sudo-*; :"
+        )
+        assert left == ""
+    finally:
+        variables.unlink()
+        checkout.write()
+        shell(DEBIAN13, f"loginctl terminate-user {user}; userdel -rf {user} 2>/dev/null; :")
+    assert checkout.deploy().done().unchanged
 
 
 def test_an_unknown_group(checkout: Checkout) -> None:
