@@ -68,9 +68,9 @@ def test_down_leaves_the_machine_as_it_was_and_reset_changes_it_not_at_all() -> 
         # The overlay and nspawn's mounts are in the host's own mount namespace.
         assert [line for line in came if " mounts " in line and "/run/netns" not in line] == []
         assert [line for line in came if line.startswith("- ") and " sysctls " not in line] == []
-        shell(host.name, "echo here > /root/mark; cat /root/mark")
+        shell(host.name, "echo here > /srv/mark; cat /srv/mark")
         hosts.reset(host.name)
-        assert shell(host.name, "cat /root/mark 2>&1 || true").endswith(
+        assert shell(host.name, "cat /srv/mark 2>&1 || true").endswith(
             "No such file or directory\n"
         )
         assert machine_state.differences(during, machine_state.snapshot()) == []
