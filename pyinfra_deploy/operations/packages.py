@@ -36,7 +36,7 @@ INSTALL_SECONDS = 3600
 # else apt-get update exits with 0 when no mirror was reached.
 SCRIPT = """\
 exec 2>&1 </dev/null
-export DEBIAN_FRONTEND=noninteractive LC_ALL=C NEEDRESTART_SUSPEND=1
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 NEEDRESTART_SUSPEND=1
 dpkg --configure -a --force-confdef --force-confold
 if [ -z "$(find {stamp} -mmin -10 2>/dev/null)" ]; then
   apt-get -q -o DPkg::Lock::Timeout=600 -o APT::Update::Error-Mode=any update &&
