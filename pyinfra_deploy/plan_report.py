@@ -216,13 +216,21 @@ def finding_lines(finding: Finding) -> Iterator[Line]:
 
 
 def layouts_text(verdicts: Sequence[LayoutVerdict], engines: Sequence[NodeEngine] = ()) -> str:
-    """Every layout of the GPUs, the best first, each with why or why not; after them an engine for
-    each NUMA node."""
+    """Every layout of the GPUs, the best first, each with why or why not, those with the same
+    reason against them together; after them an engine for each NUMA node."""
     lines = []
+    against: dict[str, list[LayoutVerdict]] = {}
     for one in verdicts:
-        mark = "no" if not one.legal else ("yes", "maybe", "no")[one.fits]
-        why = one.why if one.legal else "; ".join(one.reasons)
-        lines.append(str(Line(f"  {mark:<6} {one.layout!s:<16} {why}", hanging=26)))
+        if one.legal:
+            mark = ("yes", "maybe", "no")[one.fits]
+            lines.append(str(Line(f"  {mark:<6} {one.layout!s:<16} {one.why}", hanging=26)))
+        else:
+            # One reason is enough; --json has them all.
+            against.setdefault(one.reasons[0], []).append(one)
+    for reason, refused in against.items():
+        too = ", ".join(str(one.layout) for one in refused[1:])
+        said = reason + (f" So too: {too}." if too else "")
+        lines.append(str(Line(f"  {'no':<6} {refused[0].layout!s:<16} {said}", hanging=26)))
     if engines:
         each = "; ".join(map(str, engines))
         said = f"  {'yes':<6} {f'{len(engines)} engines':<16} one for each NUMA node: {each}."

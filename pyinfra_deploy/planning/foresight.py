@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.memory import MemoryBudget
     from pyinfra_deploy.planning.model_shape import ModelShape
     from pyinfra_deploy.planning.node_engines import NodeEngine
+    from pyinfra_deploy.planning.parallelism import LayoutVerdict
     from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.settings.schema import Settings
 
@@ -288,6 +289,8 @@ def as_document(foresight: Foresight) -> dict[str, Any]:
             "kv_bytes_per_token": budget.cache_bytes_per_token,
             "tokens": _range(budget.tokens),
             "requests_at_max_model_len": _range(budget.requests),
+            "requests_at_typical_length": _range(budget.typical_requests),
+            "typical_tokens": budget.typical_tokens,
             "longest_context": _range(budget.longest_context),
         },
         "findings": [
@@ -296,6 +299,28 @@ def as_document(foresight: Foresight) -> dict[str, Any]:
             for finding in foresight.findings
         ],
     }  # fmt: skip
+
+
+def layouts_document(verdicts: Iterable[LayoutVerdict]) -> list[dict[str, Any]]:
+    """For programs: every layout, the best first. fits: yes, maybe or no; null where vLLM refuses
+    the layout before memory matters."""
+    return [
+        {
+            "layout": str(one.layout),
+            "arguments": one.layout.arguments(),
+            "legal": one.legal,
+            "fits": None if one.budget is None else ("yes", "maybe", "no")[one.fits],
+            "gpus_idle": one.idle,
+            "why": one.why,
+            "reasons_against": list(one.reasons),
+            "weights_bytes": one.budget.weights_bytes if one.budget else None,
+            "available_bytes": _range(one.budget.available) if one.budget else None,
+            "requests_at_typical_length": _range(one.budget.typical_requests)
+            if one.budget
+            else None,
+        }
+        for one in verdicts
+    ]
 
 
 def _placement(foresight: Foresight) -> dict[str, Any] | None:

@@ -323,10 +323,27 @@ def test_lengths_in_human_form() -> None:
 
 def test_all_layouts_of_eight_gpus() -> None:
     layouts = candidate_layouts(8, experts=False)
-    assert len(layouts) == 20
-    assert len(set(layouts)) == 20
-    assert {layout.gpus for layout in layouts} == {1, 2, 4, 8}
+    # The sum of the numbers of divisors' divisors up to 8.
+    assert len(layouts) == len(set(layouts)) == 1 + 3 + 3 + 6 + 3 + 9 + 3 + 10
+    assert {layout.gpus for layout in layouts} == set(range(1, 9))
     assert candidate_layouts(0, experts=True) == ()
+
+
+def test_seven_gpus_have_the_layouts_that_leave_some_idle() -> None:
+    """With a card lost: 7 divides neither heads nor widths, and TP4 still serves."""
+    verdicts = all_layouts(shape(shapes.QWEN3_32B), l20(7), {"max-model-len": 16384}, "0.33.0")
+    fitting = [one for one in verdicts if one.legal and one.fits == 0]
+    names = [str(one.layout) for one in fitting]
+    # Nothing is cut by 3, 5 or 7; one stage before several, then few idle GPUs before many.
+    assert names[:2] == ["TP2 x DP3", "TP4"]
+    four = next(one for one in fitting if str(one.layout) == "TP4")
+    assert four.idle == 3
+    assert "3 GPUs idle" in four.why
+    stages = [one.layout.pipeline for one in fitting]
+    assert stages == sorted(stages)
+    seven = next(one for one in verdicts if str(one.layout) == "TP7")
+    assert "64 attention heads" in seven.reasons[0]
+    assert seven.budget is None
 
 
 def test_the_order_of_layouts_and_its_reasons() -> None:
