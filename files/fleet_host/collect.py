@@ -58,7 +58,7 @@ COMMANDS = {
 QUERY = (
     "index,name,uuid,pci.bus_id,driver_version,memory.total,memory.used,ecc.mode.current,"
     "ecc.errors.uncorrected.volatile.total,ecc.errors.uncorrected.aggregate.total,"
-    "mig.mode.current,persistence_mode,power.limit,power.default_limit,power.draw,temperature.gpu,"
+    "retired_pages.pending,mig.mode.current,persistence_mode,power.limit,power.default_limit,power.draw,temperature.gpu,"
     "pstate,utilization.gpu,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,"
     "pcie.link.width.max,fan.speed,display_active,clocks.current.sm,clocks.max.sm,"
     "clocks.current.memory,clocks.max.memory"
@@ -72,6 +72,16 @@ QUERIES = (
     f"{QUERY},compute_cap,{THROTTLE}",
     f"{QUERY},{THROTTLE}",
 )
+# Where the XML is cut short or missing: what refuses a host and --query-gpu does not tell. Remapped
+# rows and processes have queries of their own (nvidia-smi(1)).
+INSTEAD_OF_XML = {
+    "nvidia-smi-query-remapped-rows.csv": (
+        "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure"
+    ),
+    "nvidia-smi-query-compute-apps.csv": (
+        "--query-compute-apps=gpu_uuid,pid,process_name,used_gpu_memory"
+    ),
+}
 # Of sysctl.d(5), in the order of precedence for files of the same name.
 SYSCTL_DIRECTORIES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d",
                       "/usr/lib/sysctl.d", "/lib/sysctl.d")  # fmt: skip
@@ -272,10 +282,11 @@ def present_paths() -> str:
     return "".join(f"{path}\n" for path in sorted(found))
 
 
-def gpu_processes(xml: str) -> str:
+def gpu_processes(xml: str, apps: str) -> str:
     """PID, name and cgroup of each process that nvidia-smi lists."""
     lines = []
-    for pid in sorted({int(pid) for pid in re.findall(r"<pid>(\d+)</pid>", xml)}):
+    pids = re.findall(r"<pid>(\d+)</pid>", xml) + re.findall(r"^GPU-[^,]+,\s*(\d+),", apps, re.M)
+    for pid in sorted({int(pid) for pid in pids}):
         cgroup = ""
         try:
             for line in read(f"/proc/{pid}/cgroup").splitlines():
@@ -345,8 +356,21 @@ def collect() -> dict[str, Output]:
     gathering.text("dmi.txt", dmi)
     gathering.text("paths.txt", present_paths)
     found = gathering.wait()
-    found["gpu-processes.txt"] = (gpu_processes(found["nvidia-smi-q-x.xml"][0]), 0, "")
+    xml, status, _ = found["nvidia-smi-q-x.xml"]
+    answers = status not in (TIMED_OUT, NOT_INSTALLED) and not found["nvidia-smi-query-gpu.csv"][1]
+    if answers and "</nvidia_smi_log>" not in xml:
+        found.update(instead_of_xml(gathering.began + TOTAL_SECONDS - 1))
+    apps = found.get("nvidia-smi-query-compute-apps.csv", ("", 0, ""))[0]
+    found["gpu-processes.txt"] = (gpu_processes(xml, apps), 0, "")
     return found
+
+
+def instead_of_xml(deadline: float) -> dict[str, Output]:
+    """One after the other: nvidia-smi answers --query-gpu, so it is quick."""
+    return {
+        name: run(("nvidia-smi", query, "--format=csv"), deadline)
+        for name, query in INSTEAD_OF_XML.items()
+    }
 
 
 def mask(text: str) -> str:

@@ -45,6 +45,10 @@ APT_POLICY = "apt-policy.txt"
 DMI = "dmi.txt"
 PATHS = "paths.txt"
 PROCESSES = "gpu-processes.txt"
+# Asked only where the XML is cut short or missing.
+SMI_REMAPPED = "nvidia-smi-query-remapped-rows.csv"
+SMI_APPS = "nvidia-smi-query-compute-apps.csv"
+INSTEAD_OF_XML = (SMI_REMAPPED, SMI_APPS)
 # What of ours is on the host. Beside the outputs: a directory made elsewhere has none.
 SNAPSHOT = "snapshot.json"
 
@@ -79,7 +83,7 @@ def read_directory(directory: Path) -> dict[str, RawOutput]:
         raise UnreadableOutput(f"{directory} cannot be read: {error.strerror}") from error
     found = {
         name: _read(f"{directory}/", name, names)
-        for name in (*NAMES, SNAPSHOT)
+        for name in (*NAMES, *INSTEAD_OF_XML, SNAPSHOT)
         if names & {name, f"{name}.exit", f"{name}.stderr"}
     }
     if not found:
@@ -148,7 +152,7 @@ def from_document(text: str) -> dict[str, RawOutput]:
         return {
             name: RawOutput(str(found["text"]), int(found["exit"]), str(found["stderr"]))
             for name, found in document.items()
-            if name in NAMES
+            if name in NAMES or name in INSTEAD_OF_XML
         }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UnreadableOutput(f"the collector printed no answer: {error}") from error
