@@ -95,7 +95,7 @@ def _plan(arguments: argparse.Namespace) -> int:
             print(f"  | {line}", file=sys.stderr, flush=True)
         _print(found, not_read, fleet, layouts=arguments.layouts)
     foresights = [foresight for foresight, _ in found]
-    if any(one.refused for one in foresights):
+    if any(one.refused_for_sure for one in foresights):
         return REFUSED
     return UNKNOWN if not_read or any(one.unknown for one in foresights) else 0
 

@@ -234,19 +234,21 @@ def layouts_text(verdicts: Sequence[LayoutVerdict], engines: Sequence[NodeEngine
     if engines:
         each = "; ".join(map(str, engines))
         said = f"  {'yes':<6} {f'{len(engines)} engines':<16} one for each NUMA node: {each}."
+        said += " The deploy runs one engine on a host; a unit of your own for each would say:"
         lines.append(str(Line(said, hanging=26)))
+        lines += [str(Line("; ".join(one.unit), 26, 28)) for one in engines]
     return "\n".join(lines)
 
 
 def summary(foresights: Sequence[Foresight], not_read: Sequence[str]) -> str:
-    refused = [one.host for one in foresights if one.refused]
+    refused = [one.host for one in foresights if one.refused_for_sure]
     deployed = sum(not (one.refused or one.unread) for one in foresights)
     parts = [f"{deployed} of {len(foresights)} hosts would be deployed"]
     if refused:
         parts.append(f"refused: {host_ranges(refused)}")
     if not_read:
         parts.append(f"could not be read: {host_ranges(not_read)}")
-    unsure = [one for one in foresights if one.unknown and not one.refused]
+    unsure = [one for one in foresights if one.unknown and not one.refused_for_sure]
     if unsure:
         why = sorted({one.id for foresight in unsure for one in foresight.what_is_unknown})
         hosts = host_ranges([one.host for one in unsure])

@@ -89,6 +89,11 @@ class Foresight:
         return tuple(finding for finding in self.findings if finding.severity == "refuse")
 
     @property
+    def refused_for_sure(self) -> bool:
+        """Whether it is refused for something that was found out, not only for what was not."""
+        return any(finding.id not in UNKNOWN for finding in self.refused)
+
+    @property
     def unread(self) -> bool:
         """Whether nothing at all is known of the host."""
         return any(finding.id == "host.not-collected" for finding in self.findings)
@@ -107,7 +112,8 @@ class Foresight:
 
 
 # Findings that say "could not be found out": they make `fleet plan` exit with 2.
-UNKNOWN = frozenset({"model.unknown", "host.unread", "host.not-collected", "gpu.unread"})
+# A host is refused for gpu.unread all the same: nothing is deployed on GPUs that nobody has seen.
+UNKNOWN = frozenset({"model.unknown", "host.not-collected", "gpu.unread"})
 
 
 # Refusals that say GPUs are missing, each for another cause.
@@ -154,7 +160,8 @@ def foresee(
         budget, about_memory = check_choice(shape, gpus, args, vllm, links, host, figures=figures)
         findings += _without_consequences(about_memory, about_hardware)
         if placement is not None and budget is not None:
-            engines = node_engines(hardware, placement, shape, args, vllm)
+            name = settings.engine.name
+            engines = node_engines(hardware, placement, shape, args, vllm, name)
         if engines and budget is not None:
             findings.append(node_engines_finding(host, engines, budget.layout))
     driver, about_driver = plan_driver(settings, hardware, sources)
@@ -337,7 +344,9 @@ def _placement(foresight: Foresight) -> dict[str, Any] | None:
         "why": placement.why,
         "engine_per_node": [
             {"numa_node": one.node, "gpus": [gpu.index for gpu in one.gpus], "cpus": one.cpus,
-             "layout": str(one.layout)} for one in foresight.engines
+             "layout": str(one.layout), "uuids": [gpu.uuid for gpu in one.gpus],
+             "environment": dict(one.environment), "unit": dict(one.directives),
+             "socket": one.socket} for one in foresight.engines
         ],
     }  # fmt: skip
 

@@ -74,7 +74,8 @@ def _gpus(layout: Layout, count: int, host: str) -> Iterator[Finding]:
             host,
             layout,
             f"{layout} uses {layout.gpus} of {count} GPUs.",
-            "use a larger layout, or a second engine, if the rest is not meant for something else.",
+            "nothing if the rest is meant for something else; otherwise a larger layout "
+            "(fleet plan --layouts), for the deploy runs one engine on a host.",
             f"{count} GPUs",
         )
 

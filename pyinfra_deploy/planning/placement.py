@@ -173,13 +173,13 @@ def drop_in(engine: str, placement: Placement | None) -> ManagedFile | None:
 
 
 def _directives(placement: Placement) -> list[tuple[str, str]]:
+    return node_directives(placement.node, placement.cpus)
+
+
+def node_directives(node: int | None, cpus: str) -> list[tuple[str, str]]:
     """systemd.exec(5). A strict policy wants its node's CPUs too (Red Hat's guide on systemd and
     NUMA)."""
-    return [
-        ("CPUAffinity", placement.cpus),
-        ("NUMAPolicy", "bind"),
-        ("NUMAMask", str(placement.node)),
-    ]
+    return [("CPUAffinity", cpus), ("NUMAPolicy", "bind"), ("NUMAMask", str(node))]
 
 
 def placed_topology(hardware: Hardware, gpus: Sequence[Gpu]) -> Topology | None:
