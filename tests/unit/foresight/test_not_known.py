@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -83,3 +84,18 @@ def test_gpus_that_nobody_could_read_are_not_found_out(
     code, text = place.text(capsys)
     assert code == 1
     assert text.rstrip().splitlines()[-1] == "1 of 2 hosts would be deployed; refused: gpu02."
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_masked_uuids_are_said(
+    place: Place, capsys: pytest.CaptureFixture[str], masked: bool
+) -> None:
+    text = (place.facts / "gpu01" / "nvidia-smi-q-x.xml").read_text()
+    first = re.search(r"GPU-[0-9a-f-]{36}", text)
+    assert first is not None
+    if masked:
+        other = "GPU-00000001-0000-0000-0000-000000000001"
+        for name in ("nvidia-smi-q-x.xml", "nvidia-smi-query-gpu.csv"):
+            place.rewrite(name, lambda text: text.replace(first[0], other))
+    _, hosts = place.plan(capsys)
+    assert ("facts.uuids-masked" in ids(hosts["gpu01"], "note")) == masked

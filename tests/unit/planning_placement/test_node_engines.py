@@ -33,7 +33,7 @@ def test_a_model_that_fits_on_each_node() -> None:
     assert [(one.node, one.cpus) for one in engines] == [(0, CPUS[0]), (1, CPUS[1])]
     assert {str(one.layout) for one in engines} == {"TP4"}
     finding = node_engines_finding("gpu01", engines, engines[0].layout)
-    assert finding.severity == "note"
+    assert (finding.id, finding.severity) == ("placement.one-engine-per-node", "note")
     assert f"TP4 on GPUs 4-7 (NUMA node 1, CPUs {CPUS[1]})" in finding.evidence
     text = plan_report.layouts_text([], engines)
     assert "2 engines" in text
