@@ -146,6 +146,8 @@ def _machine(foresight: Foresight) -> list[str]:
         parts.append(f"{found.cpu_count} CPUs")
     if found.memory_total_bytes:
         parts.append(f"{found.memory_total_bytes / GIB:.0f} GiB")
+    if found.llm_mount:
+        parts.append(f"models on {found.llm_mount.kind}")
     return parts
 
 

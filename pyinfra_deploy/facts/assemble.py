@@ -219,7 +219,9 @@ def _machine(outputs: _Outputs, llm_root: str) -> dict[str, Any]:
     disk = host_parts.free_under(free, llm_root) if free else None
     if free and disk is None:
         outputs.note(raw.DF, f"lists no file system that {llm_root} is on")
+    mounts = outputs.parsed(raw.MOUNTS, host_parts.parse_mounts)
     return {
+        "llm_mount": host_parts.mount_of(mounts, llm_root) if mounts else None,
         "cpu_model": model,
         "cpu_count": cpus,
         "numa": _merged_nodes(nodes, sized or ()),

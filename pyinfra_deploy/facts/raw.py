@@ -33,6 +33,7 @@ LSCPU = "lscpu.json"
 NUMA = "numa-nodes.txt"
 MEMINFO = "meminfo.txt"
 DF = "df.txt"
+MOUNTS = "mounts.txt"
 OS_RELEASE = "os-release"
 UNAME = "uname.txt"
 KERNEL_LOG = "kernel-log.txt"
@@ -55,8 +56,8 @@ SNAPSHOT = "snapshot.json"
 # What is there on every host: a directory that lacks one of these is incomplete.
 NAMES = (
     SMI_XML, SMI_QUERY, SMI_TOPOLOGY, SMI_VERSION, MODULE_LOADED, MODULE_INSTALLED, PCI_GPUS, ACS,
-    IOMMU_GROUPS, CMDLINE, LSCPU, NUMA, MEMINFO, DF, OS_RELEASE, UNAME, KERNEL_LOG, MAX_MAP_COUNT,
-    SYSCTL_FILES, DPKG, HOLDS, APT_CONFIG, APT_POLICY, DMI, PATHS, PROCESSES,
+    IOMMU_GROUPS, CMDLINE, LSCPU, NUMA, MEMINFO, DF, MOUNTS, OS_RELEASE, UNAME, KERNEL_LOG,
+    MAX_MAP_COUNT, SYSCTL_FILES, DPKG, HOLDS, APT_CONFIG, APT_POLICY, DMI, PATHS, PROCESSES,
 )  # fmt: skip
 # Far above any real output; a file that is bigger is something else.
 MOST_BYTES = 16 * 1024 * 1024

@@ -285,6 +285,7 @@ def as_document(foresight: Foresight) -> dict[str, Any]:
             "cuda": hardware.cuda_version,
             "cpus": hardware.cpu_count,
             "memory_total_bytes": hardware.memory_total_bytes,
+            "llm_mount": None if hardware.llm_mount is None else vars(hardware.llm_mount),
         },
         "model": foresight.shape.label if foresight.shape else None,
         "placement": _placement(foresight),

@@ -48,6 +48,7 @@ def test_equal_hosts_are_one_paragraph_and_what_is_refused_comes_last(
         "3 of 4 hosts would be deployed; refused: gpu04.",
     ]
     assert "11903 to 12834 GiB free on disk" in " ".join(paragraphs[0].split())
+    assert "models on xfs" in " ".join(paragraphs[0].split())
     assert "fix:" in paragraphs[1]
 
 
@@ -139,7 +140,10 @@ def test_the_document_for_programs_keeps_its_shape(
         "layouts",
     }
     assert host["layouts"] is None
-    assert set(host["hardware"]) == {"gpus", "driver", "cuda", "cpus", "memory_total_bytes"}
+    assert set(host["hardware"]) == {
+        *("gpus", "driver", "cuda", "cpus", "memory_total_bytes", "llm_mount")
+    }
+    assert host["hardware"]["llm_mount"]["kind"] == "xfs"
     assert set(host["hardware"]["gpus"][0]) == {"index", "name", "uuid", "memory_total_mib"}
     assert set(host["memory"]) == {
         *("layout", "source", "weights_bytes", "available_bytes", "kv_bytes_per_token", "tokens"),

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from pyinfra_deploy.facts.hardware import DriverFailure, Gpu, GpuProcess, Hardware, Package
+from pyinfra_deploy.facts.hardware import (
+    DriverFailure,
+    Gpu,
+    GpuProcess,
+    Hardware,
+    Mount,
+    Package,
+)
 from pyinfra_deploy.planning import tables
 from pyinfra_deploy.planning.hardware_findings import (
     Demand,
@@ -241,3 +248,25 @@ def test_an_orphan_is_measured_by_the_share_of_the_version(
     found = hardware_findings(held, settings(vllm, {"tensor-parallel-size": 8, **args}))
     assert ("gpu.orphan-memory" in ids(found, "refuse")) == refused
     assert ("gpu.foreign-process" in ids(found, "warn")) != refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "found"),
+    [
+        ("ext4", ("rw",), []),
+        ("overlay", ("rw",), []),
+        ("xfs", ("rw", "noexec"), ["disk.noexec"]),
+        ("tmpfs", ("rw",), ["disk.volatile"]),
+        ("nfs4", ("rw", "noexec"), ["disk.noexec", "disk.network"]),
+        ("fuse.sshfs", ("rw",), ["disk.network"]),
+        ("fuseblk", ("rw",), []),
+    ],
+)
+def test_the_file_system_that_models_lie_on(
+    kind: str, options: tuple[str, ...], found: list[str]
+) -> None:
+    mounted = host(llm_mount=Mount("/srv", "/dev/md0", kind, options))
+    said = hardware_findings(mounted, settings())
+    assert [one.id for one in said if one.id.startswith("disk.")] == found
+    assert all(f"/dev/md0 on /srv type {kind}" in one.evidence for one in said
+               if one.id.startswith("disk."))  # fmt: skip
