@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.model_shape import ModelShape
 
 # vLLM rounds the vocabulary up to this, whatever the layout, and divides it by the tensor parallel
-# size then (DEFAULT_VOCAB_PADDING_SIZE of vocab_parallel_embedding.py; read of 0.5 to 0.2x).
+# size then (DEFAULT_VOCAB_PADDING_SIZE of vocab_parallel_embedding.py; read in 0.17.1 and in a
+# branch of a later one, where it is the same).
 VOCABULARY_PADDING = 64
 _VOCABULARY_SOURCE = "vLLM: VocabParallelEmbedding (pad_vocab_size, then divide)"
 _WIDTH_SOURCE = "vLLM: MergedColumnParallelLinear, RowParallelLinear (divide)"
@@ -61,7 +62,7 @@ def _widths(shape: ModelShape, layout: Layout, host: str) -> Iterator[Finding]:
             host,
             str(layout),
             f"{what} {size} cannot be cut over {layout.tensor} GPUs: vLLM stops with an "
-            "AssertionError of MergedColumnParallelLinear"
+            "AssertionError while it builds the MLP"
             + (", unless its version keeps shared experts whole on each GPU." if whole else "."),
             f"set tensor-parallel-size to {_fitting(shape, layout.tensor)}, the rest as "
             "pipeline-parallel-size or data-parallel-size; expert parallelism does not change "
