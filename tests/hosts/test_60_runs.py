@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +16,7 @@ from lab.hub.faults import Fault
 from tests.hosts import host_state, pyinfra_run
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, upper_of, wait_for
 from tests.hosts.pyinfra_run import REPOSITORY
-from tests.hosts.standin_inventory import MODELS, Checkout
+from tests.hosts.standin_inventory import MODELS, SETTINGS, Checkout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +138,44 @@ def test_a_sudo_password_from_a_vaulted_host_variable(
         checkout.write()
         shell(DEBIAN13, f"loginctl terminate-user {user}; userdel -rf {user} 2>/dev/null; :")
     assert checkout.deploy().done().unchanged
+
+
+GPUS = {**SETTINGS["gpu_host"], "expected_gpus": 8}
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "for its GPUs": ("fallen-off", {"gpu_host": GPUS}, "gpu.fallen-off"),
+    # 3 divides no number of heads of the lab's models.
+    "for its settings": (
+        "ok",
+        {"gpu_host": GPUS,
+         "engine": {**SETTINGS["engine"], "args": {"tensor-parallel-size": 3}}},
+        "parallel.heads",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_refused_host_serves_on_unchanged_and_the_other_is_changed(
+    checkout: Checkout, why: str
+) -> None:
+    state, own, refusal = REFUSED[why]
+    hosts.gpu(DEBIAN13, state)
+    # A change for both: the size of bodies that Nginx takes.
+    checkout.write(host_variables={DEBIAN13: own}, gateway={"max_body_mb": 17})
+    before = host_state.tree(DEBIAN13), host_state.invocations(DEBIAN13)
+    ran = checkout.deploy()
+    after = host_state.tree(DEBIAN13), host_state.invocations(DEBIAN13)
+    hosts.gpu(DEBIAN13, "ok")
+    sizes = "grep -rh client_max_body_size /etc/nginx"
+    changed = shell(DEBIAN12, sizes)
+    checkout.write()
+    checkout.deploy().done()
+    ran.said(refusal)
+    assert ran.failed == {DEBIAN13}
+    assert host_state.differences(before[0], after[0]) == []
+    assert before[1] == after[1]
+    assert "17m" in changed
+    assert "17m" not in shell(DEBIAN12, sizes)
+    assert checkout.service(DEBIAN13).answers()
 
 
 def test_an_unknown_group(checkout: Checkout) -> None:
