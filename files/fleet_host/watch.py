@@ -161,14 +161,16 @@ def observe(name: str, unit: str, configuration: Configuration, before: State) -
 
 
 def _others_at_work(name: str) -> bool:
-    """A go-live has its own watch, and what drains is to be left in peace."""
-    document = durable.read_json(engine.home(name) / "golive.json")
-    phase = document.get("phase") if isinstance(document, dict) else None
+    """A go-live has its own watch, and what drains is to be left in peace.
+
+    Only its unit says that a go-live is at work: what golive.json says stays as it is after a kill
+    or a power cut, until somebody deploys. An engine that such a one left loading has the time of
+    any start.
+    """
     if engine.drain_flag(name).exists():
         return True
     shown = systemctl.show(f"llm-golive@{name}.service", ["ActiveState"])
-    at_work = shown["ActiveState"] in ("active", "activating", "deactivating")
-    return at_work or phase in ("draining", "proving", "switching", "starting", "reverting")
+    return shown["ActiveState"] in ("active", "activating", "deactivating")
 
 
 def _ask(name: str, socket: Path, answer_seconds: float) -> tuple[bool, str]:

@@ -96,19 +96,27 @@ def test_an_engine_that_loads_is_waited_for_until_its_time_is_over(serving: Fake
     assert len(serving.calls()) == calls
 
 
-@pytest.mark.parametrize("sign", ["drained", "go-live runs", "go-live was cut off"])
+@pytest.mark.parametrize("sign", ["drained", "go-live runs"])
 def test_what_drains_or_is_switched_is_left_alone(serving: FakeHost, sign: str) -> None:
     state = looks(1)
     (serving.unit / "stuck").touch()
     if sign == "drained":
         engine.raise_drain_flag("main", "alice", "maintenance")
-    elif sign == "go-live runs":
-        (serving.unit / "golive-state").write_text("activating\n")
     else:
-        document = {**serving.golive_record(), "phase": "starting"}
-        (serving.home / "golive.json").write_text(json.dumps(document))
+        (serving.unit / "golive-state").write_text("activating\n")
     looks(6, state)
     assert KILLED not in serving.calls()
+
+
+@pytest.mark.parametrize("phase", ["draining", "proving", "switching", "starting", "reverting"])
+def test_after_a_go_live_that_was_cut_off_a_hang_is_seen(serving: FakeHost, phase: str) -> None:
+    """Its note stays as it is until somebody deploys, which may be weeks."""
+    document = {**serving.golive_record(), "phase": phase}
+    (serving.home / "golive.json").write_text(json.dumps(document))
+    state = looks(1)
+    (serving.unit / "stuck").touch()
+    looks(3, state)
+    assert serving.calls()[-1] == KILLED
 
 
 def test_an_engine_that_is_down_is_systemd_s_matter(serving: FakeHost) -> None:

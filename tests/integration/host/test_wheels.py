@@ -177,6 +177,26 @@ def test_wheels_of_other_locks_stay_unless_they_are_to_go(index: Index, tmp_path
     assert not (tmp_path / "simple" / "alpha").exists()
 
 
+def test_wheels_that_another_run_asked_for_lately_stay(index: Index, tmp_path: Path) -> None:
+    """Two runs of one inventory with different vLLMs, for different hosts, share the host that
+    serves: the second must not take away what the first one's hosts are installing from."""
+    old = index.add("alpha")
+    gather(index, tmp_path, remove_others=True, keep_seconds=3600)
+    long_ago = time.time() - 7200
+    os.utime(tmp_path / old, (long_ago, long_ago))
+    # The first run again: it is there, and is asked for now.
+    assert gather(index, tmp_path, remove_others=True, keep_seconds=3600)["downloaded"] == 0
+    del index.files[old]
+    new = index.add("beta")
+    assert gather(index, tmp_path, remove_others=True, keep_seconds=3600)["removed"] == []
+    assert set(wheel_pages.read_sums(tmp_path)) == {old, new}
+    assert old in (tmp_path / "index.html").read_text()
+    assert (tmp_path / "simple" / "alpha").exists()
+    os.utime(tmp_path / old, (long_ago, long_ago))
+    assert gather(index, tmp_path, remove_others=True, keep_seconds=3600)["removed"] == [old]
+    assert set(wheel_pages.read_sums(tmp_path)) == {new}
+
+
 def test_a_disk_without_room_is_refused_before_a_byte(index: Index, tmp_path: Path) -> None:
     file = index.add("alpha")
     rows = [{**index.rows()[0], "size_bytes": 10**15}]
