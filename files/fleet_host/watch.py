@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 COMPLETIONS = "/v1/completions"
 KILL_SECONDS = 60.0
+# RestartPreventExitStatus= of the engine's unit. A signal that nobody handles and that kills; of a
+# stop the unit would be inactive, as if somebody had wanted that.
+GIVE_UP_SIGNAL = "SIGVTALRM"
+GIVE_UP_SECONDS = 15.0
 # What systemctl shows of an engine's age is monotonic, as CLOCK_MONOTONIC is (systemctl(1)).
 UNIT_PROPERTIES = ["ActiveState", "InvocationID", "ActiveEnterTimestampMonotonic"]
 
@@ -218,5 +222,11 @@ def _give_up(name: str, unit: str, state: State) -> None:
         "engine given up", who="watch", engine=name, release=engine.linked(name, "current"),
         starts=STARTS,
     )  # fmt: skip
-    print(f"watch: {unit} is stopped: {state.said}", flush=True)
+    print(f"watch: {unit} is given up, until the next deploy: {state.said}", flush=True)
+    systemctl.call(["kill", f"--signal={GIVE_UP_SIGNAL}", unit], KILL_SECONDS)
+    deadline = time.monotonic() + GIVE_UP_SECONDS
+    while time.monotonic() < deadline:
+        if systemctl.show(unit, ["ActiveState"])["ActiveState"] in ("failed", "inactive"):
+            return
+        time.sleep(0.2)
     systemctl.call(["stop", unit], KILL_SECONDS * 20)
