@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import signal
 import threading
 import time
@@ -16,13 +15,13 @@ from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
 from tests.fakes.wheel_index import Index, small_disk
+from tests.moments import KILLS, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 # kill -9 at random moments: 2 in CI, 20 in `make soak`.
-KILLS = int(os.environ.get("FLEET_KILLS", "2"))
 
 
 def spec(index: Index, directory: Path, **changes: Any) -> dict[str, Any]:
@@ -235,10 +234,9 @@ def test_a_kill_in_the_middle_loses_nothing(index: Index, tmp_path: Path, kill: 
     """kill -9 at a random moment of a download; the next run goes on from there."""
     for name in ("alpha", "beta", "gamma", "delta"):
         index.add(name, size_bytes=2 << 20)
-    moment = random.Random(f"{os.getpid()} {kill}").randrange(1 << 20)  # noqa: S311 - no secret
     file = "alpha-1.0-py3-none-any.whl"
     index.hold[file] = threading.Event()
-    index.cut_after[file] = (1 << 20) + moment
+    index.cut_after[file] = (1 << 20) + int(moment(kill, 0, 1 << 20))
     child = os.fork()
     if child == 0:
         try:
