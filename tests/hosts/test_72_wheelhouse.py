@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import json
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -236,15 +235,8 @@ def without_internet(three: Checkout) -> Iterator[None]:
 @pytest.fixture
 def on_the_host(three: Checkout, wheels: Path) -> Iterator[None]:
     """The directory that was made with internet, copied to a host as by a stick."""
-    target = lab_session.upper_of(SECOND) / "srv/wheels"
-    archive = "tar -C /srv/wheels -xf -"
-    shell(SECOND, "mkdir -p /srv/wheels")
-    command = hosts.ssh_command(SECOND, ["sudo", "-n", "sh", "-c", archive])
-    packed = subprocess.run(
-        ["tar", "-C", str(wheels), "-cf", "-", "."], capture_output=True, check=True
-    ).stdout
-    subprocess.run(command, input=packed, check=True, capture_output=True)
-    assert (target / "SHA256SUMS").is_file()
+    lab_session.put_directory(SECOND, wheels, "/srv/wheels")
+    assert (lab_session.upper_of(SECOND) / "srv/wheels/SHA256SUMS").is_file()
     yield
     shell(SECOND, "rm -rf /srv/wheels")
 
