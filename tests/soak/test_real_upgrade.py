@@ -126,7 +126,7 @@ def test_tables_and_source_say_what_the_installed_parser_says(version: str) -> N
         timeout_seconds=600,
     )
     parser = vllm_parser.parsed(output)
-    assert parser == vllm_parser.recorded(version)
+    assert set(parser) == set(vllm_parser.recorded(version))
     assert vllm_parser.with_tables(version, parser) == []
     flags = shell(DEBIAN12, f"/{ROOT}/bin/fleet-host runtime flags", input_text="{}")
     (entry,) = [

@@ -1,7 +1,8 @@
 """Our tables and our reader against real vLLMs: two wheels that the locks name by their hashes.
 
 Each is downloaded once, without what it depends on, and its source kept in .fleet/wheels; others of
-locks/flag_table.py are compared too where they are there already.
+locks/flag_table.py are compared too where they are there already. FLEET_OFFLINE=1 leaves out what
+cannot be downloaded; else that is a failure.
 """
 
 from __future__ import annotations
