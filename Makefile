@@ -40,7 +40,8 @@ hosts: $(VENV)/.ready
 	$(BIN)/python -m pytest -v tests/hosts
 
 bench: $(VENV)/.ready
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench plan
+	$(BIN)/python -m tests.bench converge
 
 soak: $(VENV)/.ready
 	FLEET_KILL_STRIDE=1 $(BIN)/python -m pytest -v tests/integration/host/test_pull_kills.py

@@ -35,8 +35,12 @@ def acquire(
     llm_root: str,
     generation_seen: int,
     lease_seen: Mapping[str, Any] | None,
+    installing: bytes | None = None,
 ) -> bool:
-    """Take the host's lease for this run; False when another run holds it, which is reported."""
+    """Take the host's lease for this run; False when another run holds it, which is reported.
+
+    installing: the host program, where it is missing or another; in place once the lease is held.
+    """
     spec = {
         **this_run().as_spec(),
         "ttl_seconds": TTL_SECONDS,
@@ -48,7 +52,7 @@ def acquire(
             f"an earlier run of this machine ({lease_seen.get('owner')}) was killed: taking over"
         )
     try:
-        call(state, host, "lease acquire", spec, llm_root=llm_root)
+        call(state, host, "lease acquire", spec, llm_root=llm_root, installing=installing)
     except HostRefused as refusal:
         report_refusal(host, "lease", refusal)
         return False

@@ -19,6 +19,7 @@ from pyinfra_deploy.settings.interrupt import exit_as_interrupted
 from pyinfra_deploy.settings.problems import Problem, SettingsError
 from pyinfra_deploy.settings.schema import Settings
 from pyinfra_deploy.settings.secret import Secret
+from pyinfra_deploy.settings.sudo_password import keep_sudo_password_out_of_argv
 from pyinfra_deploy.settings.unreachable import tell_next_moves
 
 HostWithData = tuple[str, dict[str, Any]]
@@ -71,6 +72,7 @@ def pyinfra_inventory(inventory_file: str) -> Groups:
         print(f"warning: {warning}", file=sys.stderr)
     make_known_hosts(fleet)
     tell_next_moves()
+    keep_sudo_password_out_of_argv()
     return groups
 
 

@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("real_deploy")
+    from tests.hosts.real_deploy import RealDeploy
 
 PROGRAM = "/srv/llm/bin/fleet-host"
 RELEASE = "/srv/llm/engines/main/current"
 UNIT = "llm-arguments@main.service"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def served(real_deploy: RealDeploy) -> None:
+    """The real vLLM is live, also when no test before has waited for it."""
+    real_deploy.end().done()
 
 
 @pytest.fixture(scope="module")

