@@ -51,6 +51,16 @@ def contradictions(
     yield from _placement(settings)
     yield from _curve(settings)
     engine = settings.engine
+    if engine.watch.enabled and engine.args.get("disable-log-stats") is True:
+        # log_stats False builds no stat loggers, Prometheus' included (wheels 0.5.3
+        # llm_engine.py, 0.33.0 async_llm.py).
+        yield (
+            ("engine", "args", "disable-log-stats"),
+            "takes every vllm metric out of /metrics, and the engine is watched: by those alone "
+            "its watch tells a late answer from a hang, and monitoring sees queues and cache.",
+            "remove it; it does more than keep the log short. To do without the watch, write "
+            "engine.watch: {enabled: false}.",
+        )
     start = engine.start_timeout_seconds
     if start is not None and engine.stall_timeout_seconds > start:
         yield (

@@ -131,7 +131,7 @@ restart)
     echo "{\"release\": \"${release##*/}\", \"binding\": $binding}" > "$FAKE_RUN/started.json"
     ;;
 stop) stop ;;
-kill) kill -9 "$pid" ;;
+kill) [ -e deaf ] || kill -9 "$pid" ;;
 enable) echo enabled > enabled ;;
 disable) echo disabled > enabled ;;
 esac

@@ -80,6 +80,30 @@ def test_power_loss_during_go_live(checkout: Checkout) -> None:
     checkout.write()
 
 
+def test_kill_of_the_go_live_on_the_host(checkout: Checkout) -> None:
+    """kill -9 of the host's own job between the switch and the first answer: its drain flag goes
+    with it, the run says what killed it, and the next one waits for what is starting."""
+    before = shell(DEBIAN12, "readlink /srv/llm/engines/main/current").strip()
+    note = upper_of(DEBIAN12) / ROOT / "engines/main/golive.json"
+    slow = {**checkout.base["engine"],
+            "args": {"seed": 7, "additional-config": {"start_seconds": 6}}}  # fmt: skip
+    checkout.write(host_variables={DEBIAN12: {"engine": slow}})
+    running = checkout.start("--limit", DEBIAN12)
+    wait_for(lambda: json.loads(note.read_text())["phase"] == "starting")
+    shell(DEBIAN12, "systemctl kill --signal=KILL llm-golive@main.service")
+    ran = running.finish()
+    assert ran.code == 1
+    assert ran.failed == {DEBIAN12}
+    ran.said("it was killed by SIGKILL")
+    shell(DEBIAN12, "test ! -e /run/llm/drain/main")
+    assert_nothing_is_half_visible(DEBIAN12)
+    checkout.deploy("--limit", DEBIAN12).done()
+    assert json.loads(note.read_text())["phase"] == "done"
+    assert shell(DEBIAN12, "readlink /srv/llm/engines/main/previous").strip() == before
+    assert checkout.service(DEBIAN12).answers()
+    checkout.write()
+
+
 def slow_start(seed: int) -> dict[str, Any]:
     """Engine settings of another release, whose start leaves time for a kill and two runs."""
     return {
