@@ -40,12 +40,13 @@ hosts: $(VENV)/.ready
 	$(BIN)/python -m pytest -v tests/hosts
 
 bench: $(VENV)/.ready
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench plan
+	$(BIN)/python -m tests.bench converge
 
 soak: $(VENV)/.ready
 	FLEET_KILL_STRIDE=1 $(BIN)/python -m pytest -v tests/integration/host/test_pull_kills.py
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host -k "conda or miniforge"
-	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host/test_wheels.py tests/integration/host/test_install_from_wheels.py -k kill
+	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host/test_wheels.py tests/integration/host/test_install_from_wheels.py tests/integration/host/test_golive_kills.py -k kill
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/hosts tests/soak
 
 docs: $(VENV)/.ready

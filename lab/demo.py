@@ -163,6 +163,7 @@ def curl_line(fleet: Fleet, name: str) -> str:
     body = {
         "model": host.settings.served_model_name,
         "stream": True,
+        "max_tokens": ANSWER_TOKENS,
         "messages": [{"role": "user", "content": "Hello!"}],
     }
     directory = fleet.directory.relative_to(fleet.root)

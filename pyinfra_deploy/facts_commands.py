@@ -124,7 +124,11 @@ def _named(fleet: Fleet, option: str, given: Sequence[str]) -> set[str]:
 
 def prepare(output: Path, hosts: Iterable[str]) -> None:
     """Make DIR for its owner alone; refuse one whose content is not of this command."""
-    ours = {f"{name}{suffix}" for name in (*raw.NAMES, raw.SNAPSHOT) for suffix in _SUFFIXES}
+    ours = {
+        f"{name}{suffix}"
+        for name in (*raw.NAMES, *raw.INSTEAD_OF_XML, raw.SNAPSHOT)
+        for suffix in _SUFFIXES
+    }
     try:
         output.mkdir(mode=0o700, parents=True, exist_ok=True)
         for host in hosts:

@@ -27,10 +27,12 @@ from pyinfra_deploy.planning.foresight import (
     as_document,
     foresee,
     foresee_plain,
+    layouts_document,
     unknown_host,
 )
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.parallelism import all_layouts
+from pyinfra_deploy.planning.placement import engine_gpus, placed_topology
 from pyinfra_deploy.planning.preflight import os_facts, preflight, preflight_from_facts
 from pyinfra_deploy.planning.start_figures import recorded_start
 from pyinfra_deploy.planning.upgrade import upgrade_findings
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pyinfra_deploy.planning.host_plan import HostPlan
+    from pyinfra_deploy.planning.parallelism import LayoutVerdict
     from pyinfra_deploy.settings.fleet import Fleet, FleetHost
     from pyinfra_deploy.settings.schema import Settings
 
@@ -80,14 +83,15 @@ def _plan(arguments: argparse.Namespace) -> int:
         known = [fleet.hosts[host] for host in hosts if host not in not_read]
         found = in_shares(lambda host: _host(fleet, host, directory, arguments.model_config), known)
     if arguments.json:
-        print(json.dumps(_document(found, not_read), indent=2))
+        document = _document(found, not_read, fleet, layouts=arguments.layouts)
+        print(json.dumps(document, indent=2))
     else:
         # Before the plan, whose last line says of which hosts something was not found out.
         for line in printed.splitlines()[-20:] if not_read else ():
             print(f"  | {line}", file=sys.stderr, flush=True)
         _print(found, not_read, fleet, layouts=arguments.layouts)
     foresights = [foresight for foresight, _ in found]
-    if any(one.refused for one in foresights):
+    if any(one.refused_for_sure for one in foresights):
         return REFUSED
     return UNKNOWN if not_read or any(one.unknown for one in foresights) else 0
 
@@ -215,12 +219,40 @@ def _data(fleet: Fleet) -> dict[str, Any]:
 
 
 def _document(
-    found: Sequence[tuple[Foresight, list[str] | None]], not_read: Sequence[str]
+    found: Sequence[tuple[Foresight, list[str] | None]],
+    not_read: Sequence[str],
+    fleet: Fleet,
+    *,
+    layouts: bool,
 ) -> dict[str, Any]:
+    """`layouts` of a host is null unless it was asked for: with --layouts, the best first."""
     return {
-        "hosts": [as_document(foresight) | {"changes": changes} for foresight, changes in found],
+        "hosts": [
+            as_document(foresight)
+            | {
+                "layouts": layouts_document(_layouts(foresight, fleet)) if layouts else None,
+                "changes": changes,
+            }
+            for foresight, changes in found
+        ],
         "not_read": list(not_read),
     }
+
+
+def _layouts(foresight: Foresight, fleet: Fleet) -> tuple[LayoutVerdict, ...]:
+    """Of the GPUs that the engine may have, in the order in which it would take them."""
+    settings = fleet.hosts[foresight.host].settings
+    gpus = engine_gpus(foresight.hardware, settings, foresight.placement)
+    if foresight.shape is None or not gpus:
+        return ()
+    return all_layouts(
+        foresight.shape,
+        gpus,
+        settings.engine.args,
+        settings.runtime.vllm if settings.runtime else None,
+        placed_topology(foresight.hardware, gpus),
+        foresight.host,
+    )
 
 
 def _print(
@@ -232,18 +264,9 @@ def _print(
 ) -> None:
     for group in plan_report.groups(found):
         print(group.text)
-        foresight = group.first
-        if layouts and foresight.shape is not None and foresight.hardware.gpus:
-            settings = fleet.hosts[foresight.host].settings
-            verdicts = all_layouts(
-                foresight.shape,
-                foresight.hardware.gpus,
-                settings.engine.args,
-                settings.runtime.vllm if settings.runtime else None,
-                foresight.hardware.topology,
-                foresight.host,
-            )
+        verdicts = _layouts(group.first, fleet) if layouts else ()
+        if verdicts:
             print("  layouts, the best first:")
-            print(plan_report.layouts_text(verdicts, foresight.engines))
+            print(plan_report.layouts_text(verdicts, group.first.engines))
         print()
     print(plan_report.summary([foresight for foresight, _ in found], not_read))

@@ -146,6 +146,8 @@ def _machine(foresight: Foresight) -> list[str]:
         parts.append(f"{found.cpu_count} CPUs")
     if found.memory_total_bytes:
         parts.append(f"{found.memory_total_bytes / GIB:.0f} GiB")
+    if found.llm_mount:
+        parts.append(f"models on {found.llm_mount.kind}")
     return parts
 
 
@@ -216,29 +218,39 @@ def finding_lines(finding: Finding) -> Iterator[Line]:
 
 
 def layouts_text(verdicts: Sequence[LayoutVerdict], engines: Sequence[NodeEngine] = ()) -> str:
-    """Every layout of the GPUs, the best first, each with why or why not; after them an engine for
-    each NUMA node."""
+    """Every layout of the GPUs, the best first, each with why or why not, those with the same
+    reason against them together; after them an engine for each NUMA node."""
     lines = []
+    against: dict[str, list[LayoutVerdict]] = {}
     for one in verdicts:
-        mark = "no" if not one.legal else ("yes", "maybe", "no")[one.fits]
-        why = one.why if one.legal else "; ".join(one.reasons)
-        lines.append(str(Line(f"  {mark:<6} {one.layout!s:<16} {why}", hanging=26)))
+        if one.legal:
+            mark = ("yes", "maybe", "no")[one.fits]
+            lines.append(str(Line(f"  {mark:<6} {one.layout!s:<16} {one.why}", hanging=26)))
+        else:
+            # One reason is enough; --json has them all.
+            against.setdefault(one.reasons[0], []).append(one)
+    for reason, refused in against.items():
+        too = ", ".join(str(one.layout) for one in refused[1:])
+        said = reason + (f" So too: {too}." if too else "")
+        lines.append(str(Line(f"  {'no':<6} {refused[0].layout!s:<16} {said}", hanging=26)))
     if engines:
         each = "; ".join(map(str, engines))
         said = f"  {'yes':<6} {f'{len(engines)} engines':<16} one for each NUMA node: {each}."
+        said += " The deploy runs one engine on a host; a unit of your own for each would say:"
         lines.append(str(Line(said, hanging=26)))
+        lines += [str(Line("; ".join(one.unit), 26, 28)) for one in engines]
     return "\n".join(lines)
 
 
 def summary(foresights: Sequence[Foresight], not_read: Sequence[str]) -> str:
-    refused = [one.host for one in foresights if one.refused]
+    refused = [one.host for one in foresights if one.refused_for_sure]
     deployed = sum(not (one.refused or one.unread) for one in foresights)
     parts = [f"{deployed} of {len(foresights)} hosts would be deployed"]
     if refused:
         parts.append(f"refused: {host_ranges(refused)}")
     if not_read:
         parts.append(f"could not be read: {host_ranges(not_read)}")
-    unsure = [one for one in foresights if one.unknown and not one.refused]
+    unsure = [one for one in foresights if one.unknown and not one.refused_for_sure]
     if unsure:
         why = sorted({one.id for foresight in unsure for one in foresight.what_is_unknown})
         hosts = host_ranges([one.host for one in unsure])

@@ -1,5 +1,5 @@
 # As in snapshot.py, os.path is enough and pathlib costs time:
-# ruff: noqa: PTH114, PTH115, PTH119, PTH123, PTH207, PTH208
+# ruff: noqa: PTH114, PTH115, PTH119, PTH112, PTH123, PTH207, PTH208
 """The raw outputs that a host's hardware is read from, for `fleet facts collect`.
 
 Self-contained as snapshot.py is: its text is run with `python3 -I -S -c TEXT` on hosts that have
@@ -39,6 +39,7 @@ TIMED_OUT, NOT_INSTALLED = 124, 127
 FILES = {
     "nvidia-module-loaded.txt": "/proc/driver/nvidia/version",
     "cmdline.txt": "/proc/cmdline",
+    "mounts.txt": "/proc/self/mounts",
     "meminfo.txt": "/proc/meminfo",
     "os-release": "/etc/os-release",
     "max-map-count.txt": "/proc/sys/vm/max_map_count",
@@ -58,7 +59,7 @@ COMMANDS = {
 QUERY = (
     "index,name,uuid,pci.bus_id,driver_version,memory.total,memory.used,ecc.mode.current,"
     "ecc.errors.uncorrected.volatile.total,ecc.errors.uncorrected.aggregate.total,"
-    "mig.mode.current,persistence_mode,power.limit,power.default_limit,power.draw,temperature.gpu,"
+    "retired_pages.pending,mig.mode.current,persistence_mode,power.limit,power.default_limit,power.draw,temperature.gpu,"
     "pstate,utilization.gpu,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,"
     "pcie.link.width.max,fan.speed,display_active,clocks.current.sm,clocks.max.sm,"
     "clocks.current.memory,clocks.max.memory"
@@ -72,10 +73,18 @@ QUERIES = (
     f"{QUERY},compute_cap,{THROTTLE}",
     f"{QUERY},{THROTTLE}",
 )
+# Where the XML is cut short or missing: what refuses a host and --query-gpu does not tell. Remapped
+# rows and processes have queries of their own (nvidia-smi(1)).
+APPS = "nvidia-smi-query-compute-apps.csv"
+INSTEAD_OF_XML = {
+    APPS: "--query-compute-apps=gpu_uuid,pid,process_name,used_gpu_memory",
+    "nvidia-smi-query-remapped-rows.csv":
+        "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure",
+}  # fmt: skip
 # Of sysctl.d(5), in the order of precedence for files of the same name.
 SYSCTL_DIRECTORIES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d",
                       "/usr/lib/sysctl.d", "/lib/sysctl.d")  # fmt: skip
-DMI_FILES = ("sys_vendor", "product_name", "board_vendor", "board_name")
+DMI, DMI_FILES = "/sys/class/dmi/id", ("sys_vendor", "product_name", "board_vendor", "board_name")
 PATHS = (
     "/dev/ipmi*", "/dev/nvidiactl", "/dev/nvidia[0-9]*", "/etc/nvidia/nvidia-smi.conf",
     "/run/nvidia-persistenced/socket", "/usr/bin/nvidia-persistenced", "/usr/bin/python3.*",
@@ -105,18 +114,12 @@ UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
 def run(argv: tuple[str, ...], deadline: float) -> Output:
-    environment = dict(
-        os.environ, LC_ALL="C", PATH=os.environ.get("PATH", "") + ":/usr/sbin:/usr/bin:/sbin:/bin"
-    )
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/bin:/sbin:/bin"
+    environment = dict(os.environ, LC_ALL="C", PATH=path)
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env=environment,
+                                   start_new_session=True)  # fmt: skip
     except FileNotFoundError:
         return "", NOT_INSTALLED, f"{argv[0]} is not installed"
     limit = max(0.1, deadline - time.monotonic())
@@ -125,11 +128,8 @@ def run(argv: tuple[str, ...], deadline: float) -> Output:
     except subprocess.TimeoutExpired:
         process.kill()  # and not waited for: in the kernel's hands it does not die
         return "", TIMED_OUT, f"{' '.join(argv)[:60]} did not answer within {limit:.0f} seconds"
-    return (
-        stdout.decode("utf-8", "replace"),
-        process.returncode,
-        stderr.decode("utf-8", "replace"),
-    )
+    said, error = (stream.decode("utf-8", "replace") for stream in (stdout, stderr))
+    return said, process.returncode, error
 
 
 def read(path: str) -> str:
@@ -149,7 +149,6 @@ def line_of(path: str) -> str:
 
 
 def query_gpus(deadline: float) -> Output:
-    found: Output = ("", 1, "")
     for properties in QUERIES:
         found = run(("nvidia-smi", f"--query-gpu={properties}", "--format=csv"), deadline)
         if "is not a valid field" not in found[0] + found[2]:
@@ -184,8 +183,8 @@ def packages(deadline: float) -> dict[str, Output]:
     sources = run(("apt-cache", "policy"), deadline)
     of_each = run(("apt-cache", "policy", *names), deadline) if names else ("", 0, "")
     policy = (sources[0] + of_each[0], sources[1] or of_each[1], sources[2] + of_each[2])
-    dpkg = ("".join(f"{line}\n" for line in lines), status, error)
-    return {"dpkg.txt": dpkg, "apt-policy.txt": policy}
+    text = "".join(f"{line}\n" for line in lines)
+    return {"dpkg.txt": (text, status, error), "apt-policy.txt": policy}
 
 
 def apt_config(deadline: float) -> Output:
@@ -234,18 +233,15 @@ def pci_acs() -> str:
 
 
 def iommu_groups() -> str:
-    try:
-        names = os.listdir("/sys/kernel/iommu_groups")
-    except FileNotFoundError:
-        names = []  # a kernel without IOMMU support
-    return "".join(f"{name}\n" for name in sorted(names))
+    path = "/sys/kernel/iommu_groups"  # not there in a kernel without IOMMU support
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    return "".join(f"{name}\n" for name in names)
 
 
 def numa_nodes() -> str:
     lines = []
     for node in sorted(glob.glob("/sys/devices/system/node/node[0-9]*")):
-        lines.append(f"{node}/cpulist:{line_of(node + '/cpulist')}\n")
-        lines.append(f"{node}/meminfo:{line_of(node + '/meminfo')}\n")
+        lines += [f"{node}/{name}:{line_of(f'{node}/{name}')}\n" for name in ("cpulist", "meminfo")]
     return "".join(lines)
 
 
@@ -263,8 +259,7 @@ def sysctl_files() -> str:
 
 
 def dmi() -> str:
-    paths = [f"/sys/class/dmi/id/{name}" for name in DMI_FILES]
-    return "".join(f"{path}:{line_of(path)}\n" for path in paths)
+    return "".join(f"{DMI}/{name}:{line_of(f'{DMI}/{name}')}\n" for name in DMI_FILES)
 
 
 def present_paths() -> str:
@@ -272,10 +267,11 @@ def present_paths() -> str:
     return "".join(f"{path}\n" for path in sorted(found))
 
 
-def gpu_processes(xml: str) -> str:
+def gpu_processes(xml: str, apps: str) -> str:
     """PID, name and cgroup of each process that nvidia-smi lists."""
     lines = []
-    for pid in sorted({int(pid) for pid in re.findall(r"<pid>(\d+)</pid>", xml)}):
+    pids = re.findall(r"<pid>(\d+)</pid>", xml) + re.findall(r"^GPU-[^,]+,\s*(\d+),", apps, re.M)
+    for pid in sorted({int(pid) for pid in pids}):
         cgroup = ""
         try:
             for line in read(f"/proc/{pid}/cgroup").splitlines():
@@ -285,9 +281,6 @@ def gpu_processes(xml: str) -> str:
             continue  # it has ended meanwhile
         lines.append(f"{pid}\t{line_of(f'/proc/{pid}/comm')}\t{cgroup}\n")
     return "".join(lines)
-
-
-# --- all of it, side by side
 
 
 class Gathering:
@@ -345,7 +338,15 @@ def collect() -> dict[str, Output]:
     gathering.text("dmi.txt", dmi)
     gathering.text("paths.txt", present_paths)
     found = gathering.wait()
-    found["gpu-processes.txt"] = (gpu_processes(found["nvidia-smi-q-x.xml"][0]), 0, "")
+    xml, status, _ = found["nvidia-smi-q-x.xml"]
+    answers = status not in (TIMED_OUT, NOT_INSTALLED) and not found["nvidia-smi-query-gpu.csv"][1]
+    if answers and "</nvidia_smi_log>" not in xml:
+        # One after the other: it has just answered, so it is quick.
+        for name, query in INSTEAD_OF_XML.items():
+            argv = ("nvidia-smi", query, "--format=csv")
+            found[name] = run(argv, gathering.began + TOTAL_SECONDS - 1)
+    apps = found.get(APPS, ("", 0, ""))[0]
+    found["gpu-processes.txt"] = (gpu_processes(xml, apps), 0, "")
     return found
 
 

@@ -63,6 +63,7 @@ def create(
     }
     progress.phase("terms", message=", ".join(conda.channels))
     before = conda_consent.settle(conda, env, progress)
+    conda_consent.forget_answers(env)
     durable.remove_tree(packages)
     try:
         waiting()

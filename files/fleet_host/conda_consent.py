@@ -21,7 +21,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import child, conda_terms, layout
+from . import child, conda_terms, durable, layout
 from .errors import HostError
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ def environment(cache: Path, temporary: Path) -> dict[str, str]:
         # Off in so many words: a variable outranks a .condarc that says plugins.auto_accept_tos.
         "CONDA_PLUGINS_AUTO_ACCEPT_TOS": "false",
     }
+
+
+def forget_answers(env: dict[str, str]) -> None:
+    """Remove the plugin's cache, so that what conda does next asks each channel for its terms: an
+    empty answer of the last hour would be none to accept, for any channel or mirror."""
+    durable.remove_tree(Path(env["HOME"], ".cache", "conda-anaconda-tos"))
 
 
 def read_all(conda: Conda, env: dict[str, str]) -> dict[str, dict[str, Any]]:

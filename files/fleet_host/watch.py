@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 COMPLETIONS = "/v1/completions"
 KILL_SECONDS = 60.0
+# RestartPreventExitStatus= of the engine's unit. A signal that nobody handles and that kills; of a
+# stop the unit would be inactive, as if somebody had wanted that.
+GIVE_UP_SIGNAL = "SIGVTALRM"
+GIVE_UP_SECONDS = 15.0
 # What systemctl shows of an engine's age is monotonic, as CLOCK_MONOTONIC is (systemctl(1)).
 UNIT_PROPERTIES = ["ActiveState", "InvocationID", "ActiveEnterTimestampMonotonic"]
 
@@ -161,14 +165,16 @@ def observe(name: str, unit: str, configuration: Configuration, before: State) -
 
 
 def _others_at_work(name: str) -> bool:
-    """A go-live has its own watch, and what drains is to be left in peace."""
-    document = durable.read_json(engine.home(name) / "golive.json")
-    phase = document.get("phase") if isinstance(document, dict) else None
+    """A go-live has its own watch, and what drains is to be left in peace.
+
+    Only its unit says that a go-live is at work: what golive.json says stays as it is after a kill
+    or a power cut, until somebody deploys. An engine that such a one left loading has the time of
+    any start.
+    """
     if engine.drain_flag(name).exists():
         return True
     shown = systemctl.show(f"llm-golive@{name}.service", ["ActiveState"])
-    at_work = shown["ActiveState"] in ("active", "activating", "deactivating")
-    return at_work or phase in ("draining", "proving", "switching", "starting", "reverting")
+    return shown["ActiveState"] in ("active", "activating", "deactivating")
 
 
 def _ask(name: str, socket: Path, answer_seconds: float) -> tuple[bool, str]:
@@ -216,5 +222,11 @@ def _give_up(name: str, unit: str, state: State) -> None:
         "engine given up", who="watch", engine=name, release=engine.linked(name, "current"),
         starts=STARTS,
     )  # fmt: skip
-    print(f"watch: {unit} is stopped: {state.said}", flush=True)
+    print(f"watch: {unit} is given up, until the next deploy: {state.said}", flush=True)
+    systemctl.call(["kill", f"--signal={GIVE_UP_SIGNAL}", unit], KILL_SECONDS)
+    deadline = time.monotonic() + GIVE_UP_SECONDS
+    while time.monotonic() < deadline:
+        if systemctl.show(unit, ["ActiveState"])["ActiveState"] in ("failed", "inactive"):
+            return
+        time.sleep(0.2)
     systemctl.call(["stop", unit], KILL_SECONDS * 20)

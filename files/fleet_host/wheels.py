@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-KEYS = {"directory", "wheels", "index_url", "extra_index_urls", "find_links", "remove_others"}
+KEYS = {"directory", "wheels", "index_url", "extra_index_urls", "find_links", "remove_others",
+        "keep_seconds"}  # fmt: skip
 WHEEL = re.compile(r"[A-Za-z0-9][\w.+-]*\.whl", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
 CHUNK_BYTES = 1 << 20
@@ -63,6 +64,8 @@ class Wish:
     wheels: tuple[Wheel, ...]
     sources: Sources
     remove_others: bool
+    # Others that were asked for so lately stay: another run may be installing from them.
+    keep_seconds: int
 
     def part(self, wheel: Wheel) -> Path:
         return self.directory / ".incoming" / wheel.sha256
@@ -96,6 +99,7 @@ def read_spec(spec: dict[str, Any]) -> Wish:
             arguments=[],
         ),
         remove_others=spec.get("remove_others") is True,
+        keep_seconds=fields.whole(spec, "keep_seconds", 0),
     )
 
 
@@ -149,7 +153,7 @@ def fill(wish: Wish, progress: Progress) -> dict[str, Any]:
     others = {
         file: sha256
         for file, sha256 in wheel_pages.read_sums(wish.directory).items()
-        if (wish.directory / file).is_file() and not wish.remove_others
+        if (wish.directory / file).is_file()
     }
     wheel_pages.write_pages(wish.directory, others | known)
     return {
@@ -170,6 +174,8 @@ def is_there(wish: Wish, wheel: Wheel, progress: Progress) -> bool:
         return False
     found = sha256_of(path)
     if found == wheel.sha256:
+        if wish.keep_seconds:
+            os.utime(path)  # when it was last asked for
         return True
     progress.log(
         f"{wheel.file} has changed on the disk (SHA-256 {found}, the lock says {wheel.sha256}): "
@@ -196,7 +202,12 @@ def tidy(wish: Wish, missing: list[Wheel]) -> list[str]:
     if not wish.remove_others:
         return []
     named = {wheel.file for wheel in wish.wheels}
-    others = [path for path in sorted(wish.directory.glob("*.whl")) if path.name not in named]
+    since = time.time() - wish.keep_seconds
+    others = [
+        path
+        for path in sorted(wish.directory.glob("*.whl"))
+        if path.name not in named and not (wish.keep_seconds and path.stat().st_mtime > since)
+    ]
     for path in others:
         path.unlink()
     return [path.name for path in others]

@@ -153,6 +153,10 @@ STATES: dict[str, State] = {
         "about": "one card's link has x8 instead of x16, under load",
         "cards": {2: {**_BUSY, "pcie.link.width.current": "8"}},
     },
+    "slow-memory": {
+        "about": "one card's memory stays at its idle clock, under load",
+        "cards": {2: {**_BUSY, "clocks.current.memory": "405 MHz"}},
+    },
     "slot": {
         "about": "one card's slot gives x8, so that the maximum is no better",
         "cards": {2: {"pcie.link.width.current": "8", "pcie.link.width.max": "8"}},

@@ -288,6 +288,9 @@ def answer(
     for option in ("--query-compute-apps", "--query-accounted-apps"):
         if option in options:
             return query_processes(gpus, options[option].split(","), output_format)
+    if "--query-remapped-rows" in options:
+        names = [name.strip() for name in options["--query-remapped-rows"].split(",")]
+        return query(gpus, names, output_format)
     if "-q" in options and "-x" in options:
         xml = render_xml(gpus, time.strftime("%a %b %e %H:%M:%S %Y"), driver, cuda)
         return (xml[: len(xml) // 2] if state.get("cut") else xml), 0

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyinfra.api import deploy
-from pyinfra.operations import apt, server
 
-from pyinfra_deploy.deploys.session import APT_WAIT
 from pyinfra_deploy.operations import host_steps
+from pyinfra_deploy.operations.packages import install_packages
 
 if TYPE_CHECKING:
     from pyinfra_deploy.planning.host_plan import HostPlan
@@ -26,18 +25,7 @@ def gpu_host(plan: HostPlan) -> None:
     root = plan.settings.llm_root
     packages = [name for name in plan.packages if name != "python3"]
     if packages:
-        # A power cut in the middle of an installation leaves packages half configured.
-        server.shell(
-            name="Finish interrupted package installations",
-            commands=["DEBIAN_FRONTEND=noninteractive dpkg --configure -a --force-confdef"],
-        )
-        apt.packages(
-            name="Install packages",
-            packages=packages,
-            update=True,
-            cache_time=600,
-            extra_install_args=APT_WAIT,
-        )
+        install_packages(name="Install packages", packages=packages)
     if plan.files or plan.remove or plan.base or plan.daemon_reload:
         host_steps.call_program(
             name="Write users, directories and units",

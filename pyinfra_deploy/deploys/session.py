@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyinfra import host, logger
 from pyinfra.api import deploy
-from pyinfra.operations import apt
 
 from pyinfra_deploy.deploys.artefacts import artefacts_for, signing_problem
 from pyinfra_deploy.deploys.judgement import judge
@@ -15,6 +14,7 @@ from pyinfra_deploy.facts.conda_terms import read_conda_terms
 from pyinfra_deploy.facts.snapshot import read_snapshot
 from pyinfra_deploy.operations import host_steps, packing
 from pyinfra_deploy.operations.order import keep_inventory_order
+from pyinfra_deploy.operations.packages import install_packages
 from pyinfra_deploy.operations.program import report_refusal, sudo_refused
 from pyinfra_deploy.operations.run import is_dead_run_of_this_machine
 from pyinfra_deploy.planning import (
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pyinfra_deploy.settings.schema import Settings
 
 _T = TypeVar("_T")
-# Two runs on a bare host, or unattended-upgrades, may hold dpkg's lock: wait for it (apt.conf(5)).
-APT_WAIT = "-o DPkg::Lock::Timeout=600"
 
 
 def plan_this_host() -> HostPlan | None:
@@ -200,26 +198,18 @@ def snapshot_request(
 
 @deploy("Take the host")
 def take_host(plan: HostPlan) -> None:
-    """Everything before the first real change: Python and the host program where they are
-    missing, then the lease. On a host where nothing has to change, only a word of that."""
+    """Everything before the first real change: Python for the host program where it is missing,
+    then the lease, and with it the program. Where nothing has to change, only a word of that."""
     if not plan.changes:
         host_steps.nothing_to_change(name="Nothing to change", summary="as the settings want it")
         return
     if "python3" in plan.packages:
-        apt.packages(
-            name="Install Python for the host program",
-            packages=["python3"],
-            update=True,
-            cache_time=600,
-            extra_install_args=APT_WAIT,
-        )
-    if plan.program:
-        host_steps.put_program(
-            name="Install the host program",
-            llm_root=plan.settings.llm_root,
-            content=packing.host_program(),
-        )
-    host_steps.take_lease(name="Take the host for this run", plan=plan)
+        install_packages(name="Install Python for the host program", packages=["python3"])
+    host_steps.take_lease(
+        name="Take the host for this run",
+        plan=plan,
+        program=packing.host_program() if plan.program else None,
+    )
 
 
 @deploy("Give the host back")

@@ -113,6 +113,7 @@ def _gpus(outputs: _Outputs) -> dict[str, Any]:
     gpus = nvidia_csv.fill(report.gpus, others) if report else others
     if report is None and others:
         outputs.note(raw.SMI_XML, "GPUs are known from --query-gpu only")
+        gpus = _without_xml(outputs, gpus)
         failure = (
             None if failure is None or failure.kind in ("truncated", "unreadable") else failure
         )
@@ -123,6 +124,24 @@ def _gpus(outputs: _Outputs) -> dict[str, Any]:
         "driver_version": (report.driver_version if report else None) or driver,
         "cuda_version": report.cuda_version if report else None,
     }
+
+
+def _without_xml(outputs: _Outputs, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The GPUs with what queries of their own tell: remapped rows, processes."""
+    rows = outputs.parsed(raw.SMI_REMAPPED, nvidia_csv.parse_remapped_rows) or {}
+    apps = outputs.parsed(raw.SMI_APPS, nvidia_csv.parse_compute_apps) or {}
+    found = []
+    for gpu in gpus:
+        pending, failed = rows.get(gpu.uuid or "", (None, None))
+        found.append(
+            replace(
+                gpu,
+                remapped_rows_pending=pending,
+                remapped_rows_failed=failed,
+                processes=apps.get(gpu.uuid or "", ()),
+            )
+        )
+    return tuple(found)
 
 
 def _smi_report(outputs: _Outputs) -> tuple[nvidia_xml.SmiReport | None, DriverFailure | None]:
@@ -200,7 +219,9 @@ def _machine(outputs: _Outputs, llm_root: str) -> dict[str, Any]:
     disk = host_parts.free_under(free, llm_root) if free else None
     if free and disk is None:
         outputs.note(raw.DF, f"lists no file system that {llm_root} is on")
+    mounts = outputs.parsed(raw.MOUNTS, host_parts.parse_mounts)
     return {
+        "llm_mount": host_parts.mount_of(mounts, llm_root) if mounts else None,
         "cpu_model": model,
         "cpu_count": cpus,
         "numa": _merged_nodes(nodes, sized or ()),

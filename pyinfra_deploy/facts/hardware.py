@@ -138,6 +138,16 @@ class NumaNode:
 
 
 @dataclass(frozen=True)
+class Mount:
+    """A mounted file system: "/srv", "/dev/md0", "ext4", ("rw", "noatime")."""
+
+    point: str
+    device: str
+    kind: str
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class KernelEvent:
     """A kernel line about a GPU. code: the Xid number, None for other NVRM lines. seconds: since
     boot, None when the line has no time stamp."""
@@ -172,8 +182,9 @@ class Hardware:
     of the installed libnvidia-ml; installed_module_version: of the module that the next boot loads.
     cuda_compat_version: the newest CUDA version that an installed cuda-compat package brings,
     "13.0". acs_enabled_bridges: bridges with ACS on, those above GPUs where paths are known.
-    disk_free_bytes: where models go. persistenced_installed: /usr/bin/nvidia-persistenced is there.
-    machine: the processor's architecture as uname names it, "x86_64".
+    disk_free_bytes, llm_mount: where models go. persistenced_installed:
+    /usr/bin/nvidia-persistenced is there. machine: the processor's architecture as uname names it,
+    "x86_64".
     """
 
     host: str
@@ -215,3 +226,4 @@ class Hardware:
     system_name: str | None = None
     persistenced_installed: bool | None = None
     machine: str | None = None
+    llm_mount: Mount | None = None

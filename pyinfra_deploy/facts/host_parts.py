@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.facts.errors import UnreadableOutput
-from pyinfra_deploy.facts.hardware import NumaNode
+from pyinfra_deploy.facts.hardware import Mount, NumaNode
 from pyinfra_deploy.facts.values import digits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _CPUS_OF_NODE = re.compile(r"NUMA node([0-9]{1,6}) CPU\(s\)")
 _SYS_NODE = re.compile(r"/node([0-9]{1,6})/(cpulist|meminfo):(.*)")
 _NUMACTL = re.compile(r"^node ([0-9]{1,6}) (cpus|size):[ \t]*(.*)$", re.MULTILINE)
 _MEMORY = re.compile(r"^(MemTotal|MemAvailable):[ \t]+([0-9]{1,15}) kB$", re.MULTILINE)
 _BLOCKS = re.compile(r"^([0-9]{1,9})?([KMGB]?)B?-blocks$")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 _UNITS = {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
@@ -124,6 +128,28 @@ def free_under(free: dict[str, int], path: str) -> int | None:
     """Free bytes of the file system that `path` is on, by the longest mount point above it."""
     above = [mount for mount in free if path == mount or path.startswith(mount.rstrip("/") + "/")]
     return free[max(above, key=len)] if above else None
+
+
+def parse_mounts(text: str) -> tuple[Mount, ...]:
+    """/proc/self/mounts, proc_pid_mounts(5): what is mounted later on a point hides the earlier."""
+    found: dict[str, Mount] = {}
+    for line in text.splitlines():
+        cells = line.split(" ")
+        if len(cells) != 6:
+            raise UnreadableOutput(f"this is no line of /proc/mounts: {line[:80]}")
+        device, point = (_ESCAPED.sub(lambda one: chr(int(one[1], 8)), cell) for cell in cells[:2])
+        found[point] = Mount(point, device, cells[2], tuple(cells[3].split(",")))
+    if not found:
+        raise UnreadableOutput("it lists no file system")
+    return tuple(found.values())
+
+
+def mount_of(mounts: Iterable[Mount], path: str) -> Mount | None:
+    """The mount that `path` is on, by the longest mount point above it."""
+    above = [
+        one for one in mounts if path == one.point or path.startswith(one.point.rstrip("/") + "/")
+    ]
+    return max(above, key=lambda one: len(one.point), default=None)
 
 
 def parse_os_release(text: str) -> tuple[str, str | None]:

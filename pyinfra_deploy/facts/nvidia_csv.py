@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.facts.errors import UnreadableOutput
-from pyinfra_deploy.facts.hardware import Gpu
+from pyinfra_deploy.facts.hardware import Gpu, GpuProcess
 from pyinfra_deploy.facts.nvidia_failure import what_it_is
 from pyinfra_deploy.facts.values import Doubts, flag, is_absent, number, pci_address, whole, words
 
@@ -117,6 +117,62 @@ def parse_query_gpu(text: str) -> tuple[tuple[Gpu, ...], str | None, tuple[tuple
     if not gpus:
         raise UnreadableOutput("there is a header and no GPU below it: the output is cut short")
     return tuple(gpus), driver, tuple(doubts.found)
+
+
+def parse_remapped_rows(text: str) -> dict[str, tuple[bool | None, bool | None]]:
+    """`--query-remapped-rows`: UUID -> (pending, failed). Raises UnreadableOutput."""
+    found = {}
+    for row in _rows(text, "gpu_uuid"):
+        pending, failed = (
+            _yes(row.get(f"remapped_rows.{name}", "")) for name in ("pending", "failure")
+        )
+        found[row["gpu_uuid"]] = (pending, failed)
+    return found
+
+
+def _yes(text: str) -> bool | None:
+    """Older drivers print numbers; None for [N/A] of cards that remap nothing."""
+    if is_absent(text):
+        return None
+    if text.lower() in ("yes", "no", "0", "1"):
+        return text.lower() in ("yes", "1")
+    raise UnreadableOutput(f"neither yes nor no: {text[:40]}")
+
+
+def parse_compute_apps(text: str) -> dict[str, tuple[GpuProcess, ...]]:
+    """`--query-compute-apps`: UUID -> its processes. Raises UnreadableOutput."""
+    found: dict[str, tuple[GpuProcess, ...]] = {}
+    doubts = Doubts()
+    for row in _rows(text, "gpu_uuid", "pid"):
+        pid = whole(row["pid"], (), "pid", doubts)
+        if pid is None:
+            raise UnreadableOutput(f"a process without a number: {row['pid'][:40]}")
+        memory = whole(row.get("used_gpu_memory"), ("MiB",), "used_gpu_memory", doubts)
+        process = GpuProcess(pid, row.get("process_name", ""), memory)
+        found[row["gpu_uuid"]] = (*found.get(row["gpu_uuid"], ()), process)
+    return found
+
+
+def _rows(text: str, *needed: str) -> list[dict[str, str]]:
+    """Below a header; a name with commas (a process's) keeps its cells together."""
+    unknown = _BAD_FIELD.search(text)
+    if unknown:
+        raise UnreadableOutput(f"this driver does not know the property {unknown.group(1)}")
+    lines = [line for line in text.splitlines() if line.strip()]
+    names = [_UNIT_IN_HEADER.sub("", cell.strip()) for cell in (lines or [""])[0].split(",")]
+    if not set(needed) <= set(names):
+        other = what_it_is(text)
+        raise UnreadableOutput(f"this is {other}" if other else "there is no header line")
+    rows = []
+    for line in lines[1:]:
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) > len(names) and "process_name" in names:
+            at, more = names.index("process_name"), len(cells) - len(names)
+            cells[at : at + more + 1] = [", ".join(cells[at : at + more + 1])]
+        if len(cells) != len(names):
+            raise UnreadableOutput(f"a row does not fit its header: {line[:80]}")
+        rows.append(dict(zip(names, cells, strict=True)))
+    return rows
 
 
 def _header(lines: Sequence[str]) -> int | None:

@@ -33,6 +33,7 @@ LSCPU = "lscpu.json"
 NUMA = "numa-nodes.txt"
 MEMINFO = "meminfo.txt"
 DF = "df.txt"
+MOUNTS = "mounts.txt"
 OS_RELEASE = "os-release"
 UNAME = "uname.txt"
 KERNEL_LOG = "kernel-log.txt"
@@ -45,14 +46,18 @@ APT_POLICY = "apt-policy.txt"
 DMI = "dmi.txt"
 PATHS = "paths.txt"
 PROCESSES = "gpu-processes.txt"
+# Asked only where the XML is cut short or missing.
+SMI_REMAPPED = "nvidia-smi-query-remapped-rows.csv"
+SMI_APPS = "nvidia-smi-query-compute-apps.csv"
+INSTEAD_OF_XML = (SMI_REMAPPED, SMI_APPS)
 # What of ours is on the host. Beside the outputs: a directory made elsewhere has none.
 SNAPSHOT = "snapshot.json"
 
 # What is there on every host: a directory that lacks one of these is incomplete.
 NAMES = (
     SMI_XML, SMI_QUERY, SMI_TOPOLOGY, SMI_VERSION, MODULE_LOADED, MODULE_INSTALLED, PCI_GPUS, ACS,
-    IOMMU_GROUPS, CMDLINE, LSCPU, NUMA, MEMINFO, DF, OS_RELEASE, UNAME, KERNEL_LOG, MAX_MAP_COUNT,
-    SYSCTL_FILES, DPKG, HOLDS, APT_CONFIG, APT_POLICY, DMI, PATHS, PROCESSES,
+    IOMMU_GROUPS, CMDLINE, LSCPU, NUMA, MEMINFO, DF, MOUNTS, OS_RELEASE, UNAME, KERNEL_LOG,
+    MAX_MAP_COUNT, SYSCTL_FILES, DPKG, HOLDS, APT_CONFIG, APT_POLICY, DMI, PATHS, PROCESSES,
 )  # fmt: skip
 # Far above any real output; a file that is bigger is something else.
 MOST_BYTES = 16 * 1024 * 1024
@@ -79,7 +84,7 @@ def read_directory(directory: Path) -> dict[str, RawOutput]:
         raise UnreadableOutput(f"{directory} cannot be read: {error.strerror}") from error
     found = {
         name: _read(f"{directory}/", name, names)
-        for name in (*NAMES, SNAPSHOT)
+        for name in (*NAMES, *INSTEAD_OF_XML, SNAPSHOT)
         if names & {name, f"{name}.exit", f"{name}.stderr"}
     }
     if not found:
@@ -148,7 +153,7 @@ def from_document(text: str) -> dict[str, RawOutput]:
         return {
             name: RawOutput(str(found["text"]), int(found["exit"]), str(found["stderr"]))
             for name, found in document.items()
-            if name in NAMES
+            if name in NAMES or name in INSTEAD_OF_XML
         }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UnreadableOutput(f"the collector printed no answer: {error}") from error

@@ -3,13 +3,11 @@ exactly is decided again on the host, when the step runs."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 from pyinfra import host as current_host
 from pyinfra import logger
-from pyinfra.api import StringCommand, operation
+from pyinfra.api import operation
 
 from pyinfra_deploy.operations import lease, wheelhouse
 from pyinfra_deploy.operations.calling import answer_of, lease_renewal, on_host
@@ -48,43 +46,18 @@ def nothing_to_change(summary: str) -> Commands:
 
 
 @operation()
-def put_program(llm_root: str, content: bytes) -> Commands:
-    """Install the host program, atomically and durably, with tools that every host has.
-
-    + llm_root: the directory that holds everything of ours on the host
-    + content: the zipapp
-
-    **Example:**
-
-    .. code:: python
-
-        put_program(name="Install the host program", llm_root="/srv/llm", content=host_program())
-    """
-    target = f"{llm_root}/bin/fleet-host"
-    digest = hashlib.sha256(content).hexdigest()
-    # The digest is compared because stdin just ends when the connection breaks, and units of a host
-    # that reboots start this very file.
-    script = (
-        f"set -e; umask 022; mkdir -p {llm_root}/bin; new={target}.new.$$; "
-        "trap 'rm -f $new' EXIT; base64 -d > $new; "
-        f'echo "{digest}  $new" | sha256sum --check --status || '
-        "{ echo 'the host program arrived cut; run again' >&2; exit 1; }; "
-        f"chmod 0755 $new; sync $new; mv $new {target}; sync {llm_root}/bin"
-    )
-    yield StringCommand(script, _stdin=base64.b64encode(content).decode())
-
-
-@operation()
-def take_lease(plan: HostPlan) -> Commands:
+def take_lease(plan: HostPlan, program: bytes | None = None) -> Commands:
     """Take the host for this run, if it is still as the plan saw it.
 
     + plan: the host's plan
+    + program: the host program, where the host's is missing or another: it is in place, durably,
+      once the lease is held, and where it is not nothing has changed
 
     **Example:**
 
     .. code:: python
 
-        take_lease(name="Take the host", plan=plan)
+        take_lease(name="Take the host", plan=plan, program=host_program())
     """
     yield on_host(
         lambda state, host: lease.acquire(
@@ -93,6 +66,7 @@ def take_lease(plan: HostPlan) -> Commands:
             llm_root=plan.settings.llm_root,
             generation_seen=plan.generation,
             lease_seen=plan.lease,
+            installing=program,
         )
     )
 

@@ -35,9 +35,13 @@ def acquire(
     llm_root: str,
     generation_seen: int | None,
     lease_seen: Mapping[str, Any] | None,
+    installing: bytes | None = None,
 ) -> bool:
     """Take the host's lease for this run; False when another run holds it, which is reported.
-    generation_seen: None without a plan, which another run could have outdated."""
+
+    generation_seen: None without a plan, which another run could have outdated.
+    installing: the host program, where it is missing or another; in place once the lease is held.
+    """
     spec = {
         **this_run().as_spec(),
         "ttl_seconds": TTL_SECONDS,
@@ -49,7 +53,7 @@ def acquire(
             f"an earlier run of this machine ({lease_seen.get('owner')}) was killed: taking over"
         )
     try:
-        call(state, host, "lease acquire", spec, llm_root=llm_root)
+        call(state, host, "lease acquire", spec, llm_root=llm_root, installing=installing)
     except HostRefused as refusal:
         report_refusal(host, "lease", refusal)
         return False

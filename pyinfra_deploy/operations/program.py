@@ -14,6 +14,8 @@ from pyinfra import logger
 from pyinfra.api import StringCommand
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
 
+from pyinfra_deploy.operations import install
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -98,15 +100,20 @@ def call(
     *,
     llm_root: str,
     timeout_seconds: int = CALL_TIMEOUT_SECONDS,
+    installing: bytes | None = None,
 ) -> dict[str, Any]:
     """Run `fleet-host COMMAND` with `spec` on stdin; returns its JSON document.
 
+    installing: a program to run instead of the host's, and to put in its place if that succeeds.
     Nothing of the spec is in argv or in a log. Raises HostRefused when the program refuses and
     ConnectionLost when SSH breaks or no answer came in `timeout_seconds` (a cut network gives no
     error by itself).
     """
     program = f"{llm_root}/bin/fleet-host"
-    line = StringCommand(shlex.quote(program), command)
+    line, stdin = StringCommand(shlex.quote(program), command), json.dumps(dict(spec))
+    if installing is not None:
+        line = install.command(llm_root, installing, command)
+        stdin = install.standard_input(installing, dict(spec))
     if not host.connected:
         # After a reconnect that failed; pyinfra's connector would break with an AttributeError.
         raise ConnectionLost("the host does not answer")
@@ -115,13 +122,10 @@ def call(
             line,
             print_output=False,
             print_input=False,
-            **(
-                connector_arguments(state, host)
-                | {"_stdin": json.dumps(dict(spec)), "_timeout": timeout_seconds}
-            ),
+            **(connector_arguments(state, host) | {"_stdin": stdin, "_timeout": timeout_seconds}),
         )
     except LOST_CONNECTION as error:
-        if isinstance(error, EOFError) and not _connection_is_dead(host):
+        if isinstance(error, EOFError) and not connection_is_dead(host):
             raise sudo_refused() from error  # pyinfra's prompt for sudo's password, unanswered
         raise ConnectionLost(f"{type(error).__name__}: {error}") from error
     document = _document(output.stdout_lines)
@@ -129,7 +133,7 @@ def call(
         return document
     if document is not None and isinstance(document.get("error"), dict):
         raise HostRefused(document["error"])
-    if document is None and _connection_is_dead(host):
+    if document is None and connection_is_dead(host):
         # A host that lost its power and came back resets the connection: paramiko then reports no
         # error, only a command that ended without a status and without a word.
         raise ConnectionLost("it closed before the command had answered")
@@ -162,7 +166,7 @@ def _refused_before_it_ran(program: str, stderr: list[str]) -> HostRefused | Non
     return None
 
 
-def _connection_is_dead(host: Host) -> bool:
+def connection_is_dead(host: Host) -> bool:
     """Whether SSH to the host is known to be closed; never for a host without SSH (@local)."""
     client = getattr(host.connector, "client", None)
     if client is None:

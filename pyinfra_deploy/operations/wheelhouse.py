@@ -37,6 +37,8 @@ STEP = "wheels"
 # environment; between that and its first request there is a `python -m venv`.
 IDLE_SECONDS = 60
 RENEW_SECONDS = 30.0
+# How long wheels stay that another run has asked for: no run installs from them for as long.
+KEEP_SECONDS = 86_400
 
 
 @dataclass
@@ -174,8 +176,10 @@ def _gather(
         "index_url": environment.job["index_url"],
         "extra_index_urls": environment.job["extra_index_urls"],
         "find_links": environment.job["find_links"],
-        # With a whole runtime's wheels, those of an older one have had their time.
+        # With a whole runtime's wheels, those of an older one have had their time; but a run for
+        # other hosts, which holds no lease of this one, may be serving its hosts from them.
         "remove_others": shared.has_runtime,
+        "keep_seconds": KEEP_SECONDS,
     }
     result = job_result(
         state, server, kind="wheels", job_id=JOB, spec=spec, llm_root=llm_root, step=STEP,

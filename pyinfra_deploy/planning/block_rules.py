@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from pyinfra_deploy.planning import tables
 from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.planning.width_rules import dense_widths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from packaging.version import Version
 
     from pyinfra_deploy.planning.layout import Layout
     from pyinfra_deploy.planning.model_shape import ModelShape
 
 # vLLM 0.33.0's refine_fp8_moe_block_shape: the smallest block into which it cuts the scales.
 _LEAST_REFINED = 32
+# From here on merged projections (gate and up; Q, K and V) are let through, whatever their widths:
+# _maybe_allow_fp8_block_shape_mismatch of linear.py (vllm-project/vllm#30836). What follows them,
+# cut by rows (down, O), is checked as before.
+_MERGED_LET_THROUGH = Version("0.14.0")
 _LINEAR_SOURCE = "vLLM: validate_fp8_block_shape (0.8.5 to 0.33.0)"
 _GROUP_SOURCE = "vLLM: marlin_utils.py verify_marlin_supports_shape, awq.py create_weights"
 _GROUPED = frozenset({"gptq", "awq", "compressed-tensors", "auto-round"})
@@ -39,15 +44,16 @@ def fp8_blocks(
             yield _experts(shape, layout, version, host, width)
     if layout.tensor == 1:
         return
-    dense = shape.intermediate
-    if dense is not None and (moe is None or not all(moe.layers)):
-        yield from _linear(shape, layout, host, "intermediate_size", dense, "refuse")
-    if moe is not None and moe.shared_intermediate:
-        size = moe.shared_intermediate
-        yield from _linear(shape, layout, host, "the shared experts' width", size, "warn")
+    for what, size in dense_widths(shape):
+        sure = "refuse" if what == "intermediate_size" else "warn"
+        yield from _linear(shape, layout, host, what, size, sure)
     if shape.latent is None:
         size = shape.heads * shape.head_dim
         yield from _linear(shape, layout, host, "heads x head_dim", size, "warn")
+        if version is None or version < _MERGED_LET_THROUGH:
+            # Each rank has one KV head at least (QKVParallelLinear).
+            size = max(shape.kv_heads, layout.tensor) * shape.head_dim
+            yield from _linear(shape, layout, host, "KV heads x head_dim", size, "warn")
 
 
 def _experts(
@@ -134,7 +140,8 @@ def _linear(
     if block is None:
         return
     part, rest = divmod(size, layout.tensor)
-    if rest == 0 and part % block[0] == 0 and part % block[1] == 0:
+    # What cannot be cut at all is refused as such.
+    if rest or (part % block[0] == 0 and part % block[1] == 0):
         return
     sure = severity == "refuse"
     yield Finding(
@@ -142,7 +149,7 @@ def _linear(
         "refuse" if sure else "warn",
         host,
         str(layout),
-        f"{what} {size} over {layout.tensor} GPUs is {size / layout.tensor:g} each, not a multiple "
+        f"{what} {size} over {layout.tensor} GPUs is {part} each, not a multiple "
         f"of the FP8 block of {block[0]}"
         + (
             ": vLLM stops with 'is not divisible by weight quantization block'."
@@ -184,13 +191,13 @@ def scale_groups(shape: ModelShape, layout: Layout, host: str) -> Iterator[Findi
     if shape.latent is None:
         widths.append(("heads x head_dim", shape.heads * shape.head_dim, layout.tensor))
     for what, size, ranks in widths:
-        if size % ranks or (size // ranks) % group:
+        if size % ranks == 0 and (size // ranks) % group:
             yield Finding(
                 "parallel.scale-groups",
                 "warn" if what == "moe_intermediate_size" else "refuse",
                 host,
                 str(layout),
-                f"{what} {size} over {ranks} GPUs is {size / ranks:g} each, not a multiple of the "
+                f"{what} {size} over {ranks} GPUs is {size // ranks} each, not a multiple of the "
                 f"{quantization.method} group of {group}: vLLM refuses such a cut.",
                 "take a smaller tensor-parallel-size, the rest as pipeline-parallel-size, or "
                 "another quantisation of the model.",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyinfra_deploy.facts.hardware import Gpu, Hardware
     from pyinfra_deploy.planning.runtime_facts import Known, LockedRuntime
-    from pyinfra_deploy.planning.tables.rows import CudaMajor
+    from pyinfra_deploy.planning.tables.rows import CapabilityCuda, CudaMajor
     from pyinfra_deploy.settings.schema import Settings
 
 Cuda = tuple[int, int]
@@ -260,20 +260,29 @@ def _too_old(hardware: Hardware, cuda: Cuda, wanted: WantedCuda) -> Iterator[Fin
 def _too_new(hardware: Hardware, cuda: Cuda, wanted: WantedCuda) -> Iterator[Finding]:
     table = tables.cuda_drivers()
     for row in table.capabilities:
-        new = [gpu for gpu in hardware.gpus if capability_of(gpu) == row.capability]
+        new = [gpu for gpu in hardware.gpus if _row_of(capability_of(gpu)) == row]
         if new and cuda < row.cuda:
+            own = capability_of(new[0]) or row.capability
+            least = dotted(row.cuda) + ("" if own == row.capability else " at least")
             yield Finding(
                 "compat.gpu-too-new",
                 "refuse",
                 hardware.host,
                 named(new),
-                f"{new[0].name} (compute capability {dotted(row.capability)}) needs CUDA "
-                f"{dotted(row.cuda)}, and the runtime's torch is built for {dotted(cuda)}",
+                f"{new[0].name} (compute capability {dotted(own)}) needs CUDA {least}, and the "
+                f"runtime's torch is built for {dotted(cuda)}",
                 "use a newer vLLM, whose torch is built for "
                 f"CUDA {dotted(row.cuda)} or newer ({_first_with(row.cuda)})",
                 evidence=wanted.because,
                 source=table.capabilities_source,
             )
+
+
+def _row_of(capability: Cuda | None) -> CapabilityCuda | None:
+    """The nearest row at or below a capability; None below all, where _too_old speaks."""
+    rows = tables.cuda_drivers().capabilities
+    below = [row for row in rows if capability is not None and row.capability <= capability]
+    return below[-1] if below else None
 
 
 def _first_with(cuda: Cuda) -> str:

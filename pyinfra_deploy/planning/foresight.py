@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.memory import MemoryBudget
     from pyinfra_deploy.planning.model_shape import ModelShape
     from pyinfra_deploy.planning.node_engines import NodeEngine
+    from pyinfra_deploy.planning.parallelism import LayoutVerdict
     from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.settings.schema import Settings
 
@@ -91,6 +92,11 @@ class Foresight:
         return tuple(finding for finding in self.findings if finding.severity == "refuse")
 
     @property
+    def refused_for_sure(self) -> bool:
+        """Whether it is refused for something that was found out, not only for what was not."""
+        return any(finding.id not in UNKNOWN for finding in self.refused)
+
+    @property
     def unread(self) -> bool:
         """Whether nothing at all is known of the host."""
         return any(finding.id == "host.not-collected" for finding in self.findings)
@@ -109,7 +115,8 @@ class Foresight:
 
 
 # Findings that say "could not be found out": they make `fleet plan` exit with 2.
-UNKNOWN = frozenset({"model.unknown", "host.unread", "host.not-collected", "gpu.unread"})
+# A host is refused for gpu.unread all the same: nothing is deployed on GPUs that nobody has seen.
+UNKNOWN = frozenset({"model.unknown", "host.not-collected", "gpu.unread"})
 
 
 # Refusals that say GPUs are missing, each for another cause.
@@ -157,7 +164,8 @@ def foresee(
         budget, about_memory = check_choice(shape, gpus, args, vllm, links, host, figures=figures)
         findings += _without_consequences(about_memory, about_hardware)
         if placement is not None and budget is not None:
-            engines = node_engines(hardware, placement, shape, args, vllm)
+            name = settings.engine.name
+            engines = node_engines(hardware, placement, shape, args, vllm, name)
         if engines and budget is not None:
             findings.append(node_engines_finding(host, engines, budget.layout))
     driver, about_driver = plan_driver(settings, hardware, sources)
@@ -281,6 +289,7 @@ def as_document(foresight: Foresight) -> dict[str, Any]:
             "cuda": hardware.cuda_version,
             "cpus": hardware.cpu_count,
             "memory_total_bytes": hardware.memory_total_bytes,
+            "llm_mount": None if hardware.llm_mount is None else vars(hardware.llm_mount),
         },
         "model": foresight.shape.label if foresight.shape else None,
         "placement": _placement(foresight),
@@ -292,6 +301,8 @@ def as_document(foresight: Foresight) -> dict[str, Any]:
             "kv_bytes_per_token": budget.cache_bytes_per_token,
             "tokens": _range(budget.tokens),
             "requests_at_max_model_len": _range(budget.requests),
+            "requests_at_typical_length": _range(budget.typical_requests),
+            "typical_tokens": budget.typical_tokens,
             "longest_context": _range(budget.longest_context),
         },
         "findings": [
@@ -300,6 +311,28 @@ def as_document(foresight: Foresight) -> dict[str, Any]:
             for finding in foresight.findings
         ],
     }  # fmt: skip
+
+
+def layouts_document(verdicts: Iterable[LayoutVerdict]) -> list[dict[str, Any]]:
+    """For programs: every layout, the best first. fits: yes, maybe or no; null where vLLM refuses
+    the layout before memory matters."""
+    return [
+        {
+            "layout": str(one.layout),
+            "arguments": one.layout.arguments(),
+            "legal": one.legal,
+            "fits": None if one.budget is None else ("yes", "maybe", "no")[one.fits],
+            "gpus_idle": one.idle,
+            "why": one.why,
+            "reasons_against": list(one.reasons),
+            "weights_bytes": one.budget.weights_bytes if one.budget else None,
+            "available_bytes": _range(one.budget.available) if one.budget else None,
+            "requests_at_typical_length": _range(one.budget.typical_requests)
+            if one.budget
+            else None,
+        }
+        for one in verdicts
+    ]
 
 
 def _placement(foresight: Foresight) -> dict[str, Any] | None:
@@ -316,7 +349,9 @@ def _placement(foresight: Foresight) -> dict[str, Any] | None:
         "why": placement.why,
         "engine_per_node": [
             {"numa_node": one.node, "gpus": [gpu.index for gpu in one.gpus], "cpus": one.cpus,
-             "layout": str(one.layout)} for one in foresight.engines
+             "layout": str(one.layout), "uuids": [gpu.uuid for gpu in one.gpus],
+             "environment": dict(one.environment), "unit": dict(one.directives),
+             "socket": one.socket} for one in foresight.engines
         ],
     }  # fmt: skip
 

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.gpu_table import model_row, named, of_each, which
-from pyinfra_deploy.planning.hardware_heat import heat_findings, power_findings
+from pyinfra_deploy.planning.hardware_heat import (
+    clock_findings,
+    heat_findings,
+    power_findings,
+)
 from pyinfra_deploy.planning.hardware_pcie import pcie_findings
 from pyinfra_deploy.planning.kernel_events import events_on
 from pyinfra_deploy.planning.runtime_facts import dotted
@@ -33,6 +37,7 @@ def health_findings(hardware: Hardware, settings: Settings) -> Iterator[Finding]
     yield from _memory(hardware)
     yield from heat_findings(hardware)
     yield from power_findings(hardware)
+    yield from clock_findings(hardware)
     yield from pcie_findings(hardware, settings)
     yield from _comfort(hardware)
     yield from _names(hardware)

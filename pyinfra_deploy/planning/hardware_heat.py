@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 _REASONS = "nvidia-smi(1), clocks event reasons; nvml.h"
 # Degrees left to the slowdown threshold of which a warm day or a dead fan takes all.
 _NEAR_SLOWDOWN_C = 5
+_BUSY_PERCENT = 5
+# In P0 the memory is at its maximum, or a few MHz beside it (recorded: 3003 of 3004); the steps
+# below are half of it and less.
+_SLOW_MEMORY = 0.75
 
 
 def heat_findings(hardware: Hardware) -> Iterator[Finding]:
@@ -156,6 +160,36 @@ def power_findings(hardware: Hardware) -> Iterator[Finding]:
             evidence=of_each(capped, lambda gpu: f"{gpu.power_draw_watts} W"),
             source=_REASONS,
         )
+
+
+def clock_findings(hardware: Hardware) -> Iterator[Finding]:
+    """Only of cards at work in P0: idle ones, and GeForce cards in P2, clock their memory down."""
+    slow = which(hardware, _has_slow_memory)
+    if slow:
+        yield Finding(
+            "gpu.memory-clock-low",
+            "warn",
+            hardware.host,
+            named(slow),
+            "its memory runs far below its highest clock although it is at work, and each token is "
+            "as slow as the memory",
+            f"nvidia-smi -i {slow[0].index} -rmc and -rac (each GPU) take back clocks that "
+            "somebody has locked; if nobody has, drain the host and reset the GPU or reboot",
+            evidence=of_each(
+                slow,
+                lambda gpu: (
+                    f"memory at {gpu.clock_memory_mhz} of {gpu.clock_memory_max_mhz} MHz, "
+                    f"{gpu.performance_state}, {gpu.utilization_percent}% busy"
+                ),
+            ),
+            source="nvidia-smi(1), clocks and lock-memory-clocks",
+        )
+
+
+def _has_slow_memory(gpu: Gpu) -> bool:
+    now, most = gpu.clock_memory_mhz, gpu.clock_memory_max_mhz
+    at_work = gpu.performance_state == "P0" and (gpu.utilization_percent or 0) >= _BUSY_PERCENT
+    return at_work and now is not None and most is not None and now < _SLOW_MEMORY * most
 
 
 def _is_limited(gpu: Gpu) -> bool:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from pyinfra_deploy.settings.schema import Settings
 
 GIB = 1024**3
+# File systems that another machine serves.
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "9p", "afs"}
+)
 _NCCL = "NCCL user guide, troubleshooting: PCI Access Control Services"
 
 
@@ -32,6 +36,7 @@ def host_findings(
         yield from cooling_findings(hardware, settings)
     yield from _map_count(hardware, settings)
     yield from _room(hardware, settings, model_bytes, model_on_host)
+    yield from _file_system(hardware, settings)
 
 
 def _unread(hardware: Hardware) -> Iterator[Finding]:
@@ -145,5 +150,50 @@ def _room(
             "cannot keep it, so each start reads it from disk again",
             "nothing; expect starts as long as the first one",
             evidence=f"MemTotal {memory} bytes",
+            source="vLLM maps the weights' files while it loads",
+        )
+
+
+def _file_system(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
+    mount = hardware.llm_mount
+    if mount is None:
+        return
+    subject = f"disk of {settings.llm_root}"
+    evidence = f"{mount.device} on {mount.point} type {mount.kind} ({','.join(mount.options)})"
+    if "noexec" in mount.options:
+        yield Finding(
+            "disk.noexec",
+            "refuse",
+            hardware.host,
+            subject,
+            f"{mount.point} is mounted noexec: the runtime's libraries cannot be loaded from there "
+            "(failed to map segment from shared object)",
+            f"take noexec out of {mount.point}'s line in /etc/fstab and run mount -o remount,exec "
+            f"{mount.point}, or set llm_root to a path elsewhere",
+            evidence=evidence,
+            source="mount(8), noexec; mmap(2): PROT_EXEC on such a file system is EPERM",
+        )
+    if mount.kind in ("tmpfs", "ramfs"):
+        yield Finding(
+            "disk.volatile",
+            "warn",
+            hardware.host,
+            subject,
+            f"{mount.point} is kept in memory: models, runtimes and releases are gone after a "
+            "reboot, and take memory until then",
+            "mount a disk there, or set llm_root to a path on one",
+            evidence=evidence,
+            source="tmpfs(5)",
+        )
+    elif mount.kind in _NETWORK or mount.kind.startswith("fuse."):
+        yield Finding(
+            "disk.network",
+            "warn",
+            hardware.host,
+            subject,
+            f"{mount.point} is a network file system ({mount.kind}): each start reads all weights "
+            "over the network, and while its server is away nothing starts",
+            "a local disk for llm_root; models can be shared by a mirror of the hub instead",
+            evidence=evidence,
             source="vLLM maps the weights' files while it loads",
         )

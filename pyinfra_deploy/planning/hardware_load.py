@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pyinfra_deploy.planning.engine_choice import parse_version, read_choice
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.gpu_table import named
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 # The proof's too: a go-live goes on when its run is killed, and the next run reads the host then.
 _OURS = re.compile(r"llm-(?:engine|golive|proof)@[^/]*\.service")
-# vLLM's own share where none is set: 0.9, 0.92 in newer versions. The lower one leaves more room.
-_USUAL_SHARE = 0.9
 _SOURCE = "vLLM does not start when less than gpu-memory-utilization of a GPU's memory is free"
 
 
@@ -25,8 +24,9 @@ def load_findings(hardware: Hardware, settings: Settings) -> Iterator[Finding]:
     """An orphan that leaves too little is refused, a small one warned of. Memory that nobody in the
     process list holds counts only where no engine of ours runs. A process whose unit was not found
     out may be our own, so it is never refused."""
-    share = settings.engine.args.get("gpu-memory-utilization", _USUAL_SHARE)
-    share = share if isinstance(share, int | float) else _USUAL_SHARE
+    choice, _ = read_choice(settings.engine.args)
+    vllm = settings.runtime.vllm if settings.runtime else None
+    share = choice.utilization_for(parse_version(vllm))
     blocked: list[Gpu] = []
     present: list[Gpu] = []
     unexplained: list[Gpu] = []

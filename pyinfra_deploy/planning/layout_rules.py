@@ -10,6 +10,7 @@ from packaging.version import Version
 from pyinfra_deploy.planning.architectures import architecture_of
 from pyinfra_deploy.planning.block_rules import fp8_blocks, scale_groups
 from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.planning.width_rules import width_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +49,7 @@ def _findings(
     yield from _kv_heads(shape, layout, host)
     yield from _linear_heads(shape, layout, host)
     yield from _experts(shape, layout, host)
+    yield from width_findings(shape, layout, host)
     yield from fp8_blocks(shape, layout, version, host)
     yield from scale_groups(shape, layout, host)
     yield from _pipeline(shape, layout, version, host)
@@ -72,7 +74,8 @@ def _gpus(layout: Layout, count: int, host: str) -> Iterator[Finding]:
             host,
             layout,
             f"{layout} uses {layout.gpus} of {count} GPUs.",
-            "use a larger layout, or a second engine, if the rest is not meant for something else.",
+            "nothing if the rest is meant for something else; otherwise a larger layout "
+            "(fleet plan --layouts), for the deploy runs one engine on a host.",
             f"{count} GPUs",
         )
 

@@ -12,7 +12,13 @@ from pyinfra_deploy.facts.hardware import Gpu
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.gpu_table import index_ranges
 from pyinfra_deploy.planning.parallelism import all_layouts
-from pyinfra_deploy.planning.placement import node_cpus, placed_topology
+from pyinfra_deploy.planning.placement import (
+    Placement,
+    environment_of,
+    node_cpus,
+    node_directives,
+    placed_topology,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,17 +27,29 @@ if TYPE_CHECKING:
     from pyinfra_deploy.facts.hardware import Hardware, Topology
     from pyinfra_deploy.planning.layout import Layout
     from pyinfra_deploy.planning.model_shape import ModelShape
-    from pyinfra_deploy.planning.placement import Placement
 
 
 @dataclass(frozen=True)
 class NodeEngine:
-    """One engine of several. cpus: of its node, a Linux list."""
+    """One engine of several. cpus: of its node, a Linux list. environment, directives, socket: what
+    its unit would say; the engines listen on sockets, so they need no ports."""
 
     node: int
     gpus: tuple[Gpu, ...]
     cpus: str
     layout: Layout
+    environment: tuple[tuple[str, str], ...] = ()
+    directives: tuple[tuple[str, str], ...] = ()
+    socket: str = ""
+
+    @property
+    def unit(self) -> tuple[str, ...]:
+        """The lines of its unit's [Service] that bind it, and where it listens."""
+        return (
+            *(f"{name}={value}" for name, value in self.directives),
+            *(f"Environment={name}={value}" for name, value in self.environment),
+            f"vllm serve --uds {self.socket}",
+        )
 
     def __str__(self) -> str:
         noun = "GPU" if len(self.gpus) == 1 else "GPUs"
@@ -47,9 +65,10 @@ def node_engines(
     shape: ModelShape,
     args: Mapping[str, Any],
     vllm_version: str | None,
+    engine: str = "main",
 ) -> tuple[NodeEngine, ...]:
     """An engine per node, where the present one spans nodes and the model fits, in any case, on the
-    GPUs that it has of each. Empty otherwise."""
+    GPUs that it has of each. Empty otherwise. engine: the name of the present one."""
     nodes = sorted({node for node in placement.nodes if node is not None})
     if None in placement.nodes or len(nodes) < 2:
         return ()
@@ -62,7 +81,19 @@ def node_engines(
         layout = _layout(shape, gpus, args, vllm_version, hardware) if place else None
         if place is None or layout is None:
             return ()
-        engines.append(NodeEngine(node, gpus[: layout.gpus], place.cpus, layout))
+        used = gpus[: layout.gpus]
+        own = Placement(used, (node,) * len(used), None, "none", "", place.cpus)
+        engines.append(
+            NodeEngine(
+                node,
+                used,
+                place.cpus,
+                layout,
+                tuple(environment_of(own, vllm_version).items()),
+                tuple(node_directives(node, place.cpus)),
+                f"/run/llm-engine-{engine}-node{node}/http.sock",
+            )
+        )
     return tuple(engines)
 
 
@@ -106,7 +137,8 @@ def node_engines_finding(host: str, engines: Sequence[NodeEngine], layout: Layou
         str(layout),
         f"the model also fits on the GPUs of one NUMA node: {len(engines)} engines instead of one "
         "over all would exchange nothing between the sockets, and each could be bound to its node",
-        "compare both with fleet plan --layouts, and measure",
+        "fleet plan --layouts prints what the unit of each would say: measure both. The deploy "
+        "runs one engine on a host, so the others would be units of your own",
         evidence="; ".join(map(str, engines)),
         source="nvidia-smi topo -m; systemd.exec(5): CPUAffinity, NUMAPolicy, NUMAMask",
     )

@@ -48,14 +48,16 @@ _NAMES = {
 @dataclass(frozen=True)
 class LayoutVerdict:
     """One layout. findings: all that was found about it. fits: 0 in any case, 1 perhaps, 2 not.
-    link: the farthest step inside a group that has to agree on every token; None when the topology
-    is not known. why: its place in the order, in a sentence."""
+    budget: None too where vLLM refuses the layout on any GPU. link: the farthest step inside a
+    group that has to agree on every token; None when the topology is not known. idle: GPUs that it
+    leaves to nothing. why: its place in the order, in a sentence."""
 
     layout: Layout
     budget: MemoryBudget | None
     findings: tuple[Finding, ...]
     fits: int
     link: int | None
+    idle: int
     why: str
 
     @property
@@ -115,12 +117,12 @@ def all_layouts(
     host: str = "",
     typical_tokens: int = TYPICAL_TOKENS,
 ) -> tuple[LayoutVerdict, ...]:
-    """Every TP x PP x DP (+ EP) on all of the GPUs or an even part of them, the best first.
+    """Every TP x PP x DP (+ EP) on these GPUs or some of them, the best first.
 
-    In order: those that vLLM accepts; that fit in any case, then perhaps; that use all GPUs; with
-    fewer pipeline stages (each adds to the time of a token); whose steps between GPUs are shorter;
-    with one copy of the model rather than several; that serve more requests. Everything in args but
-    the layout itself is kept.
+    In order: those that vLLM accepts; that fit in any case, then perhaps; with fewer pipeline
+    stages (each adds to the time of a token); that leave fewer GPUs idle; whose steps between GPUs
+    are shorter; with one copy of the model rather than several; that serve more requests.
+    Everything in args but the layout itself is kept.
     """
     choice, _ = read_choice(args, host)
     gpu = smallest_gpu(gpus)
@@ -130,26 +132,25 @@ def all_layouts(
         own = replace(choice, layout=layout)
         against = layout_findings(shape, layout, own, version, len(gpus), host)
         found = None
-        if gpu is not None:
+        refused = any(one.severity == "refuse" for one in against)
+        if gpu is not None and not refused:
             found = budget(shape, gpu, layout, own, vllm_version, typical_tokens)
         if found is not None:
             against = (*against, *memory_findings(found, host))
         fits = _fits(found)
         link = farthest(layout, topology, len(gpus))
-        verdicts.append(
-            LayoutVerdict(layout, found, against, fits, link, _why(layout, found, fits, link))
-        )
-    return tuple(sorted(verdicts, key=lambda verdict: _order(verdict, len(gpus))))
+        idle = len(gpus) - layout.gpus
+        why = "vLLM refuses it." if refused else _why(layout, found, fits, link, idle)
+        verdicts.append(LayoutVerdict(layout, found, against, fits, link, idle, why))
+    return tuple(sorted(verdicts, key=_order))
 
 
 def candidate_layouts(gpus: int, experts: bool) -> tuple[Layout, ...]:
-    """All layouts whose GPUs divide the number there is."""
+    """All layouts that take so many GPUs or fewer: of seven, with a card lost, TP4 takes four."""
     found = []
-    sizes = [size for size in range(1, gpus + 1) if gpus % size == 0]
-    for used in sizes:
-        for tensor in (size for size in sizes if used % size == 0):
-            for pipeline in (size for size in sizes if (used // tensor) % size == 0):
-                data = used // tensor // pipeline
+    for tensor in range(1, gpus + 1):
+        for pipeline in range(1, gpus // tensor + 1):
+            for data in range(1, gpus // (tensor * pipeline) + 1):
                 found.append(Layout(tensor, pipeline, data))
                 if experts and tensor * data > 1:
                     found.append(Layout(tensor, pipeline, data, expert=True))
@@ -188,7 +189,7 @@ def _fits(found: MemoryBudget | None) -> int:
     return 0 if need <= found.available.low and found.available.low > 0 else 1
 
 
-def _order(verdict: LayoutVerdict, gpus: int) -> tuple[object, ...]:
+def _order(verdict: LayoutVerdict) -> tuple[object, ...]:
     layout, found = verdict.layout, verdict.budget
     requests = found.typical_requests.middle if found and found.typical_requests else 0.0
     warned = any(
@@ -199,15 +200,15 @@ def _order(verdict: LayoutVerdict, gpus: int) -> tuple[object, ...]:
         not verdict.legal,
         verdict.fits,
         warned,
-        layout.gpus != gpus,
         layout.pipeline,
+        verdict.idle,
         verdict.link or 0,
         layout.data,
         -requests,
     )
 
 
-def _why(layout: Layout, found: MemoryBudget | None, fits: int, link: int | None) -> str:
+def _why(layout: Layout, found: MemoryBudget | None, fits: int, link: int | None, idle: int) -> str:
     parts = []
     if found is None:
         parts.append("the GPUs' memory is not known")
@@ -228,6 +229,8 @@ def _why(layout: Layout, found: MemoryBudget | None, fits: int, link: int | None
         parts.append(f"{layout.pipeline} pipeline stages, one after the other for each token")
     if layout.data > 1:
         parts.append(f"{layout.data} copies of the attention layers and of the KV cache")
+    if idle:
+        parts.append(f"{idle} GPU{'s' if idle > 1 else ''} idle")
     if link:
         parts.append(f"tensor parallel steps {_NAMES[link]}")
     return "; ".join(parts) + "."

@@ -116,6 +116,19 @@ def place(hardware: Hardware, settings: Settings) -> tuple[Placement | None, tup
     return placement, tuple(found)
 
 
+def engine_gpus(
+    hardware: Hardware, settings: Settings, placement: Placement | None
+) -> tuple[Gpu, ...]:
+    """The GPUs that engine.gpus leaves to the engine: those it is placed on in their order, then
+    the others; none where engine.gpus names GPUs that are not there."""
+    candidates, findings = _candidates(hardware, settings)
+    if findings:
+        return ()
+    placed = placement.gpus if placement is not None else ()
+    taken = {gpu.index for gpu in placed}
+    return (*placed, *(gpu for gpu in candidates if gpu.index not in taken))
+
+
 def environment_of(placement: Placement | None, vllm_version: str | None) -> dict[str, str]:
     """The host's part of the engine's environment. A change of it restarts the engine, so it also
     names what the unit binds to."""
@@ -160,13 +173,13 @@ def drop_in(engine: str, placement: Placement | None) -> ManagedFile | None:
 
 
 def _directives(placement: Placement) -> list[tuple[str, str]]:
+    return node_directives(placement.node, placement.cpus)
+
+
+def node_directives(node: int | None, cpus: str) -> list[tuple[str, str]]:
     """systemd.exec(5). A strict policy wants its node's CPUs too (Red Hat's guide on systemd and
     NUMA)."""
-    return [
-        ("CPUAffinity", placement.cpus),
-        ("NUMAPolicy", "bind"),
-        ("NUMAMask", str(placement.node)),
-    ]
+    return [("CPUAffinity", cpus), ("NUMAPolicy", "bind"), ("NUMAMask", str(node))]
 
 
 def placed_topology(hardware: Hardware, gpus: Sequence[Gpu]) -> Topology | None:

@@ -4,7 +4,7 @@ The tensors are counted from the shape, part by part, because the parts are shar
 ways: attention and MLPs are cut over tensor parallel ranks, routed experts over TP x DP, norms,
 routers and MLA's down-projections are on every rank, the embedding is on the first pipeline stage
 and the output layer on the last. Where the size of the checkpoint is known, the parts are scaled to
-it; the shape alone hits the sizes of 20 published checkpoints within 1% (docs/memory-estimates.md).
+it; tests/unit/planning_model/test_model_config.py has published sizes that the shape alone hits.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pyinfra_deploy.planning.layout import stage_layers
+from pyinfra_deploy.planning.width_rules import padded_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.layout import Layout
     from pyinfra_deploy.planning.model_shape import ModelShape, Quantization
 
-# vLLM rounds the vocabulary up to this before cutting it over ranks (VocabParallelEmbedding).
-VOCABULARY_PADDING = 64
 # Beyond the tensors: rank-local scales, rotary tables, alignment. TP adds 0.1 to 1.4% to weights/TP
 # in the recorded start-ups; what is left after counting replicated parts is about this.
 LOADED_EXTRA = 0.002
@@ -223,9 +222,7 @@ def _vocabulary(shape: ModelShape, size: float, tensor: int) -> float:
     vocab = shape.vocab or 0
     if not vocab:
         return 0.0
-    step = VOCABULARY_PADDING * tensor
-    padded = -(-vocab // step) * step
-    return size * padded / vocab / tensor
+    return size * padded_vocabulary(vocab) / vocab / tensor
 
 
 def _scale(shape: ModelShape, parts: ModelBytes) -> tuple[float, float]:

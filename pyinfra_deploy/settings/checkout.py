@@ -33,8 +33,8 @@ def refuse_other_checkout(root: Path, package: Path = PACKAGE) -> None:
                 "checkout's: it is from another one, or a copy that was installed without -e and "
                 "does not follow `git pull`.",
                 f"cd {root} && .venv/bin/pip install --require-hashes -r requirements.txt && "
-                ".venv/bin/pip install --no-deps -e . ; then use this checkout's "
-                ".venv/bin/fleet and .venv/bin/pyinfra.",
+                ".venv/bin/pip install --no-deps --no-build-isolation -e . ; then use this "
+                "checkout's .venv/bin/fleet and .venv/bin/pyinfra.",
             )
         ]
     )

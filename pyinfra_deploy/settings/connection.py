@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 from pyinfra_deploy.settings.control_machine import missing_key
 from pyinfra_deploy.settings.host_names import port_of, wrong_address, wrong_user
 from pyinfra_deploy.settings.problems import Problem, describe
-from pyinfra_deploy.settings.secret import Secret, environment_name, environment_secret
+from pyinfra_deploy.settings.secret import (
+    Secret,
+    environment_name,
+    environment_secret,
+    plain_secret,
+)
 
 if TYPE_CHECKING:
     from pyinfra_deploy.settings.inventory_file import Located, Variables
@@ -66,7 +71,7 @@ _STRICT["accept-new"] = "accept-new"
 
 @dataclass(eq=False)
 class Connection:
-    """data: pyinfra host data, in which passwords may be Secrets. ssh_config: lines of options.
+    """data: pyinfra host data, in which passwords are Secrets. ssh_config: lines of options.
     missing: what this machine lacks to connect, though the settings are right."""
 
     is_local: bool = False
@@ -289,13 +294,13 @@ def _ssh_option(
         _warn(connection, located, name, f"ssh's option {key} has no counterpart in pyinfra.")
 
 
-def _secret(located: Located, name: str) -> Secret | str:
+def _secret(located: Located, name: str) -> Secret:
     value = located.value
     if isinstance(value, Secret):
         return value
     if (variable := environment_name(str(value))) is not None:
         return environment_secret(variable, located.document.shown, located.line(), name)
-    return str(value)
+    return plain_secret(str(value))
 
 
 def _path(value: str, root: Path) -> str:

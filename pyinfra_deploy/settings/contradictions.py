@@ -23,6 +23,8 @@ Contradiction = tuple[tuple[str, ...], str, str]
 
 # `vllm serve --uds` is in 0.10.1.1 and not in 0.10.0 (argument definitions of the wheels).
 OLDEST_VLLM = Version("0.10.1.1")
+# Of planning/tables/vllm_versions.yml, which settings cannot read; a test compares them.
+NEWEST_VLLM, NEWEST_OF_CUDA_12 = Version("0.33.0"), Version("0.19.1")
 
 _LOCKED = re.compile(
     r"^(?P<name>vllm(?:-cpu)?)(?:\[[^\]]*\])?\s*(?:==\s*|@\s*\S*/vllm(?:_cpu)?-)"
@@ -49,6 +51,16 @@ def contradictions(
     yield from _placement(settings)
     yield from _curve(settings)
     engine = settings.engine
+    if engine.watch.enabled and engine.args.get("disable-log-stats") is True:
+        # log_stats False builds no stat loggers, Prometheus' included (wheels 0.5.3
+        # llm_engine.py, 0.33.0 async_llm.py).
+        yield (
+            ("engine", "args", "disable-log-stats"),
+            "takes every vllm metric out of /metrics, and the engine is watched: by those alone "
+            "its watch tells a late answer from a hang, and monitoring sees queues and cache.",
+            "remove it; it does more than keep the log short. To do without the watch, write "
+            "engine.watch: {enabled: false}.",
+        )
     start = engine.start_timeout_seconds
     if start is not None and engine.stall_timeout_seconds > start:
         yield (
@@ -111,7 +123,9 @@ def _runtime(runtime: Runtime, root: Path) -> Iterator[Contradiction]:
             ("runtime", "vllm"),
             f"is too old: the engine serves on a Unix socket (vllm serve --uds), which vLLM has "
             f"since {OLDEST_VLLM}.",
-            f"use {OLDEST_VLLM} or newer, with a lock file of that version.",
+            f"use {OLDEST_VLLM} or newer, with a lock file of that version: {NEWEST_VLLM} is the "
+            f"newest known (CUDA 13, drivers from 580 on), {NEWEST_OF_CUDA_12} the newest for CUDA "
+            "12 (from 525 on); no vLLM before 0.8.4 knows Qwen3, nor before 0.8.5 its FP8.",
         )
     yield from _wheelhouse(runtime)
     yield from conda_contradictions(runtime, root)

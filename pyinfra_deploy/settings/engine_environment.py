@@ -36,8 +36,21 @@ OWNED_ENVIRONMENT: dict[str, tuple[str, str]] = {
         "it lets a message to the engine run code",
         "remove it",
     ),
-    "HF_HUB_OFFLINE": ("the engine downloads nothing", "remove it"),
-    "VLLM_NO_USAGE_STATS": ("the engine reports nothing", "remove it"),
+    # What templates/units/engine-sandbox.inc sets so that nothing is fetched and nothing reported.
+    **dict.fromkeys(
+        ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"),
+        ("the engine downloads nothing", "remove it"),
+    ),
+    **dict.fromkeys(
+        (
+            "VLLM_NO_USAGE_STATS",
+            "VLLM_DO_NOT_TRACK",
+            "DO_NOT_TRACK",
+            "HF_HUB_DISABLE_TELEMETRY",
+            "RAY_USAGE_STATS_ENABLED",
+        ),
+        ("the engine reports nothing", "remove it"),
+    ),
     **dict.fromkeys(
         ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE"),
         (_ONLY_THE_LOCK, "remove it, and add the package to the lock file (runtime.lock)"),

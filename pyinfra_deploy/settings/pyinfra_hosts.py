@@ -18,7 +18,8 @@ from pyinfra_deploy.settings.fleet import Fleet, FleetHost, load_fleet, refuse_m
 from pyinfra_deploy.settings.interrupt import exit_as_interrupted
 from pyinfra_deploy.settings.problems import Problem, SettingsError
 from pyinfra_deploy.settings.schema import Settings
-from pyinfra_deploy.settings.secret import Secret
+from pyinfra_deploy.settings.secret import Secret, Unprinted
+from pyinfra_deploy.settings.sudo_password import keep_sudo_password_out_of_argv
 from pyinfra_deploy.settings.unreachable import tell_next_moves
 
 HostWithData = tuple[str, dict[str, Any]]
@@ -71,6 +72,7 @@ def pyinfra_inventory(inventory_file: str) -> Groups:
         print(f"warning: {warning}", file=sys.stderr)
     make_known_hosts(fleet)
     tell_next_moves()
+    keep_sudo_password_out_of_argv()
     return groups
 
 
@@ -122,8 +124,9 @@ def _data(fleet: Fleet, host: FleetHost) -> dict[str, Any]:
         if key not in CONNECTOR_DATA | OURS and not key.startswith(("_", "ansible_"))
     }
     for key, value in host.connection.items():
-        # pyinfra's connectors take plain text only.
-        data[key] = value.reveal() if isinstance(value, Secret) else value
+        # pyinfra's connectors take plain text only, and `debug-inventory` prints it.
+        reveal = isinstance(value, Secret) and not _only_printed()
+        data[key] = Unprinted(value.reveal()) if reveal else value
     if host.ssh_config:
         data["ssh_config_file"] = str(_ssh_config(fleet, host))
     data["settings"] = host.settings
@@ -134,6 +137,13 @@ def _data(fleet: Fleet, host: FleetHost) -> dict[str, Any]:
         "host": host.name,
     }
     return data
+
+
+def _only_printed() -> bool:
+    """Whether this is `pyinfra INVENTORY debug-inventory`, which connects nowhere."""
+    context = click.get_current_context(silent=True)
+    operations = context.params.get("operations") if context else None
+    return "debug-inventory" in (operations or ())
 
 
 def _ssh_config(fleet: Fleet, host: FleetHost) -> Path:

@@ -54,6 +54,15 @@ class Secret:
         )
 
 
+class Unprinted(str):
+    """A revealed secret for those who take plain text only; their debug logs (%r) mask it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(MASK)
+
+
 def environment_name(value: str) -> str | None:
     """The NAME of "{{ lookup('env', 'NAME') }}", or None for any other text."""
     match = _ENVIRONMENT.fullmatch(value)

@@ -1,7 +1,8 @@
 """A converge that changes nothing, beside the same tasks under ansible-playbook, in one run.
 
 Hosts of the lab with the stand-in engine, converged first. Then, round by round, pyinfra and
-Ansible in turn on 1, 3, 6 and 10 of them, each a whole process as an operator starts it.
+Ansible in turn on 1, 3, 6 and 10 of them, each a whole process as an operator starts it. Exit code
+1 when a run changes something, or a goal is missed: see `missed`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COUNTS = (1, 3, 6, 10)
+# At 6 hosts at least so many times faster than Ansible; 10 hosts at most so many times one.
+LEAST_RATIO, MOST_TIMES = 5.0, 2.0
 NAMES = tuple(f"gpu{number}" for number in range(111, 121))
 GROUPS = frozenset({"gpu", "gateway"})
 HEAD = (
@@ -53,9 +57,13 @@ class Timings:
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
+    @property
+    def middle(self) -> float:
+        return statistics.median(self.wall)
+
     def row(self) -> str:
-        middle, least, most = statistics.median(self.wall), min(self.wall), max(self.wall)
-        return f"{middle:.2f} ({least:.2f} to {most:.2f}) | {statistics.median(self.cpu):.2f}"
+        least, most = min(self.wall), max(self.wall)
+        return f"{self.middle:.2f} ({least:.2f} to {most:.2f}) | {statistics.median(self.cpu):.2f}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -69,10 +77,12 @@ def main(arguments: Sequence[str]) -> int:
         was_down = not hosts.status()
         try:
             checkout = converged(Path(directory))
-            measure(checkout, options.rounds)
+            goals = missed(measure(checkout, options.rounds))
         finally:
             put_back(was_down=was_down)
-    return 0
+    for goal in goals:
+        print(f"missed: {goal}", file=sys.stderr)
+    return int(bool(goals))
 
 
 def converged(directory: Path) -> Checkout:
@@ -94,8 +104,9 @@ def converged(directory: Path) -> Checkout:
     return checkout
 
 
-def measure(checkout: Checkout, rounds: int) -> None:
-    """Prints a row of the table as soon as it is known: Ansible takes minutes a round."""
+def measure(checkout: Checkout, rounds: int) -> dict[tuple[str, int], Timings]:
+    """(tool, number of hosts) -> its timings. Prints a row of the table as soon as it is known:
+    Ansible takes minutes a round."""
     variables = checkout.root / "ansible-variables.json"
     variables.write_text(json.dumps(ansible_variables(checkout)))
     found: dict[tuple[str, int], Timings] = {}
@@ -109,19 +120,46 @@ def measure(checkout: Checkout, rounds: int) -> None:
         ]
         for round_number in range(rounds + 1):
             for tool, command in (("pyinfra", ours), ("ansible", theirs)):
-                wall, cpu = run(command, checkout.root)
+                wall, cpu = run(tool, command, checkout.root)
                 if round_number:  # the first one warms caches
                     timings = found.setdefault((tool, count), Timings())
                     timings.wall.append(wall)
                     timings.cpu.append(cpu)
         ours_here, theirs_here = found["pyinfra", count], found["ansible", count]
-        ratio = statistics.median(theirs_here.wall) / statistics.median(ours_here.wall)
-        print(f"| {count} | {ours_here.row()} | {theirs_here.row()} | {ratio:.1f} |", flush=True)
-    one, ten = (statistics.median(found["pyinfra", count].wall) for count in (1, 10))
-    print(f"\n10 hosts take {ten / one:.2f} times one.")
+        shown = f"{ours_here.row()} | {theirs_here.row()} | {ratio(found, count):.1f}"
+        print(f"| {count} | {shown} |", flush=True)
+    print(f"\n10 hosts take {times_one(found):.2f} times one.")
+    return found
 
 
-def run(command: list[str], root: Path) -> tuple[float, float]:
+def ratio(found: dict[tuple[str, int], Timings], count: int) -> float:
+    """How many times longer Ansible takes."""
+    return found["ansible", count].middle / found["pyinfra", count].middle
+
+
+def times_one(found: dict[tuple[str, int], Timings]) -> float:
+    """How many times longer 10 hosts take than one."""
+    return found["pyinfra", 10].middle / found["pyinfra", 1].middle
+
+
+def missed(found: dict[tuple[str, int], Timings]) -> list[str]:
+    """The goals that the medians do not reach, in words."""
+    goals = []
+    if ratio(found, 6) < LEAST_RATIO:
+        goals.append(f"{LEAST_RATIO:g} times faster than Ansible at 6 hosts: {ratio(found, 6):.1f}")
+    if times_one(found) > MOST_TIMES:
+        goals.append(f"10 hosts in {MOST_TIMES:g} times the time of one: {times_one(found):.2f}")
+    return goals
+
+
+def is_without_change(tool: str, stdout: str) -> bool:
+    """By pyinfra's results (--json), or by every line of Ansible's recap."""
+    if tool == "pyinfra":
+        return pyinfra_run.Ran(0, "", pyinfra_run.results_of(stdout)).unchanged
+    return "changed=0" in stdout and not re.search(r"\bchanged=[1-9]", stdout)
+
+
+def run(tool: str, command: list[str], root: Path) -> tuple[float, float]:
     """(wall, CPU) seconds of a run. SystemExit with its output when it fails or changes a thing."""
     environment = pyinfra_run.environment() | {"ANSIBLE_PIPELINING": "1", "ANSIBLE_NOCOLOR": "1"}
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
@@ -129,8 +167,7 @@ def run(command: list[str], root: Path) -> tuple[float, float]:
         command, cwd=root, env=environment, capture_output=True, text=True, check=False
     )
     wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    changed = "changed=" in done.stdout and "changed=0" not in done.stdout
-    if done.returncode != 0 or changed:
+    if done.returncode != 0 or not is_without_change(tool, done.stdout):
         raise SystemExit(f"{' '.join(command)}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

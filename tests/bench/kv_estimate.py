@@ -58,12 +58,14 @@ _FREE = re.compile(r"Free memory on device \(([0-9.]+)/([0-9.]+) GiB\).*?utiliza
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one row. excluded: why it was not judged. good: whether the estimate holds."""
+    """Of one row. excluded: why it was not judged. good: whether the estimate holds. width: of its
+    range, as error a share of the GPU's memory."""
 
     id: str
     excluded: str = ""
     good: bool = False
     error: float = 0.0
+    width: float = 0.0
     detail: str = ""
 
 
@@ -124,6 +126,7 @@ def memory_verdict(start: Start) -> Verdict:
         start.id,
         good=room.low <= real <= room.high,
         error=(room.middle - real) / found.total.middle,
+        width=(room.high - room.low) / found.total.middle,
         detail=f"{real / GIB:.2f} GiB, estimated {room.low / GIB:.2f} .. {room.middle / GIB:.2f} "
         f".. {room.high / GIB:.2f}",
     )
@@ -155,9 +158,6 @@ def failure_verdict(start: Start) -> Verdict:
         for finding in findings
         if finding.severity in ("refuse", "warn") and finding.id.startswith(wanted)
     ]
-    if not told and start.available:
-        # What the row says was left is too little for what it asked.
-        told = _after_start(start, args, gpu, count)
     detail = ", ".join(f"{finding.severity} {finding.id}" for finding in told)
     return Verdict(start.id, good=bool(told), detail=detail or outcome[:100])
 
@@ -179,20 +179,21 @@ def _held(start: Start, free_gib: float, total_gib: float, share: float) -> Verd
 
 def refusals(start: Start) -> list[str]:
     """What the plan refuses in a row, whose GPU and model are known."""
+    return _told(start, "refuse", "")
+
+
+def memory_warnings(start: Start) -> list[str]:
+    """What the plan warns of for memory: of a row that served, for nothing."""
+    return _told(start, "warn", "memory.")
+
+
+def _told(start: Start, severity: str, prefix: str) -> list[str]:
     if start.shape is None or start.gpu is None:
         return []
     args = {**start.args(), **READ_AS.get(start.id, ({}, ""))[0]}
     count = max(int(start.row["gpu_count"] or 1), read_choice(args)[0].layout.gpus)
     _, findings = check_choice(start.shape, [start.gpu] * count, args, start.version)
-    return [one.id for one in findings if one.severity == "refuse"]
-
-
-def _after_start(start: Start, args: dict[str, Any], gpu: Gpu, count: int) -> list[Any]:
-    fixed = {**args, "kv-cache-memory-bytes": round(min(start.available))}
-    if start.shape is None:
-        return []
-    _, findings = check_choice(start.shape, [gpu] * count, fixed, start.version)
-    return [one for one in findings if one.severity == "refuse" and one.id.startswith("memory.")]
+    return [one.id for one in findings if one.severity == severity and one.id.startswith(prefix)]
 
 
 def _class_of(start: Start) -> Gpu | None:
@@ -235,8 +236,12 @@ def main(arguments: list[str]) -> int:
         ("all", judged),
         ("calibration", [one for one in judged if one[0].id in CALIBRATION]),
         ("held out", [one for one in judged if one[0].id not in CALIBRATION]),
+        ("weights not from the same log", [one for one in judged if not one[0].own_weights]),
     ):
         _distribution(name, [verdict for _, verdict in rows])
+    served = [start for start, _ in judged if not start.failed]
+    warned = {start.id: told for start in served if (told := memory_warnings(start))}
+    print(f"  served, and warned of: {len(warned)} of {len(served)}: {warned}")
     judged = list(_section("Failed starts", starts, failure_verdict))
     for start, verdict in judged:
         print(f"  {'ok ' if verdict.good else 'OFF'} {start.id} {verdict.detail}")
@@ -262,12 +267,14 @@ def _distribution(name: str, verdicts: list[Verdict]) -> None:
     errors = sorted(abs(one.error) for one in verdicts)
     inside = sum(one.good for one in verdicts)
     close = sum(error <= 0.05 for error in errors)
+    widths = sorted(one.width for one in verdicts)
     tenth = [errors[min(len(errors) - 1, len(errors) * part // 100)] for part in (50, 85, 95)]
     print(
         f"  {name}: {len(verdicts)} rows, in the range {inside / len(verdicts):.0%}, middle within "
         f"5% of the GPU {close / len(verdicts):.0%}; error of the middle: half below "
         f"{tenth[0]:.1%}, 85% below {tenth[1]:.1%}, 95% below {tenth[2]:.1%}, all below "
-        f"{errors[-1]:.1%}"
+        f"{errors[-1]:.1%}; width of the range: half below {widths[len(widths) // 2]:.1%}, all "
+        f"below {widths[-1]:.1%}"
     )
 
 

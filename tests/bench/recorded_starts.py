@@ -95,12 +95,14 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True)
 class Start:
     """One row. shape: None where no configuration of the model is there. exact: it is the model's
-    own, not that of the model it was made from."""
+    own, not that of the model it was made from. own_weights: the size of the weights was taken from
+    the same log that the estimate is compared with."""
 
     id: str
     row: dict[str, str]
     shape: ModelShape | None
     exact: bool
+    own_weights: bool = False
 
     def __getattr__(self, name: str) -> str:
         return self.row[name]
@@ -193,7 +195,7 @@ def read_starts(corpus: Path) -> list[Start]:
 
 
 def _start(row: dict[str, str], name: str | None, exact: bool, corpus: Path) -> Start:
-    shape = None
+    shape, own_weights = None, False
     if name is not None:
         shape = shape_of(corpus / "model_configs" / name)
     elif row["model"] in PUBLISHED:
@@ -203,8 +205,8 @@ def _start(row: dict[str, str], name: str | None, exact: bool, corpus: Path) -> 
         sizes = [float(one) for one in row["weights_gib_per_gpu"].split(";")]
         if "online" not in row["notes"]:
             total = round(max(sizes) * GIB * int(row["tp"] or 1))
-            shape = replace(shape, weights=Weights(total, "listing"))
-    return Start(row["id"], row, shape, exact)
+            shape, own_weights = replace(shape, weights=Weights(total, "listing")), True
+    return Start(row["id"], row, shape, exact, own_weights)
 
 
 def _unsized(shape: ModelShape) -> bool:

@@ -134,7 +134,8 @@ def collect(directory: Path) -> None:
 
 
 def inside(host: str) -> dict[str, str]:
-    """Units, processes, packages and users, a line each; host_state.tree has the files."""
+    """Units, processes, packages, users and names of ours in places that live, a line each;
+    host_state.tree has the other files."""
     script = f"""
         systemctl list-unit-files --no-legend --no-pager | grep -v transient | sed 's/^/unit-file /'
         systemctl list-units --all --no-legend --no-pager --plain --type=service,socket,timer |
@@ -142,6 +143,9 @@ def inside(host: str) -> dict[str, str]:
         ps -eo comm= | sort | uniq -c | grep -v -w -E '{LOGIN}'
         dpkg-query -W -f 'package ${{Package}} ${{Version}} ${{db:Status-Abbrev}}\\n'
         getent passwd | sed 's/^/user /'
+        # host_state.ALIVE has these for what others write there; of ours nothing may be new.
+        find /run /tmp /var/tmp /root /home /var/log -xdev \\
+            '(' -name '*llm*' -o -name '*fleet*' ')' -printf 'name %y %p\\n' || true
     """
     lines = shell(host, script).splitlines()
     return {line.strip(): "" for line in lines}

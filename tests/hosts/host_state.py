@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from typing import TYPE_CHECKING
@@ -17,6 +18,19 @@ ALIVE = (
     *("var/lib/private/systemd", "var/lib/dbus", "var/lib/sudo"),
     "var/cache/apt",  # its index of packages, written by whoever asks for a version
 )
+# Unit files that every host has which is in both groups, by their instance `main`.
+HARDENED = {
+    "llm-arguments@main.service",
+    "llm-engine@main.service",
+    "llm-environment@main.service",
+    "llm-gateway.service",
+    "llm-golive@main.service",
+    "llm-log@main.service",
+    "llm-proof@main.service",
+    "llm-pull@main.service",
+    "llm-verify@main.service",
+    "llm-watch@main.service",
+}
 UNITS = ("llm-engine@main.service", "llm-gateway.service", "nginx.service")
 
 
@@ -80,6 +94,27 @@ def exposures(host: str) -> dict[str, float]:
         assert match, f"{host}: {instance}: {output[-400:]}"
         figures[instance] = float(match[1])
     return figures
+
+
+def offline_exposures(host: str, units: Mapping[str, str]) -> dict[str, float]:
+    """unit -> its figure, as the host's systemd rates these very texts; nothing is installed."""
+    script = """
+        set -e
+        directory=$(mktemp -d /run/rated.XXXXXX)
+        cd "$directory"
+        python3 -c 'import json, sys, pathlib
+for name, text in json.load(sys.stdin).items():
+    pathlib.Path(name).write_text(text)'
+        systemd-analyze security --offline=true --no-pager "$directory"/*.service 2>said || true
+        sed 's/^/said: /' said
+        rm -r "$directory"
+    """
+    named = {name.replace("@.", "@main."): text for name, text in units.items()}
+    output = shell(host, script, input_text=json.dumps(named))
+    doubts = [line for line in output.splitlines() if re.match(r"said: .*(Unknown|Invalid)", line)]
+    assert not doubts, doubts
+    found = re.findall(r"Overall exposure level for (\S+): ([\d.]+)", output)
+    return {name: float(figure) for name, figure in found}
 
 
 def places_of(host: str, secret: str) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import subprocess
 import time
 from functools import cache
 from pathlib import Path
@@ -158,6 +159,16 @@ def shell(
             f"{name}: exit {done.returncode} of: {script}\n{done.stdout}{done.stderr}"
         )
     return done.stdout
+
+
+def put_directory(name: str, source: Path, target: str) -> None:
+    """Copy what is in a directory of this machine into one of the host's, as by a stick."""
+    shell(name, f"mkdir -p {target}")
+    command = hosts.ssh_command(name, ["sudo", "-n", "tar", "-C", target, "-xf", "-"])
+    packed = subprocess.run(
+        ["tar", "-C", str(source), "-cf", "-", "."], capture_output=True, check=True
+    ).stdout
+    subprocess.run(command, input=packed, check=True, capture_output=True)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:

@@ -80,7 +80,7 @@ class Running:
 
     def finish(self, timeout_seconds: float = TIMEOUT_SECONDS) -> Ran:
         self.process.wait(timeout=timeout_seconds)
-        return Ran(self.process.returncode, _text(self.stderr), _results(_text(self.stdout)))
+        return Ran(self.process.returncode, _text(self.stderr), results_of(_text(self.stdout)))
 
     def kill(self) -> None:
         """kill -9, as the kernel does when memory is short."""
@@ -108,7 +108,7 @@ def start(root: Path, inventory: str, *options: str) -> Running:
     return Running(process, stdout, stderr)
 
 
-def _results(stdout: str) -> dict[str, Any]:
+def results_of(stdout: str) -> dict[str, Any]:
     try:
         document = json.loads(stdout)
     except ValueError:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lab.plan import address_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 UNREACHABLE = 0
@@ -51,17 +52,25 @@ class Service:
         )
         return connection
 
-    def request(self, method: str, path: str, body: Any = None, key: str | None = "") -> Answer:
-        """key: "" for the service's own, None for none."""
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        key: str | None = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """key: "" for the service's own, None for none. headers: more of them."""
         try:
             connection = self.connect()
         except OSError:
             return Answer(UNREACHABLE, {}, b"")
         try:
-            connection.request(method, path, *self._content(body, key))
+            content, own = self._content(body, key)
+            connection.request(method, path, content, {**own, **(headers or {})})
             response = connection.getresponse()
-            headers = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, headers, response.read())
+            given = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, given, response.read())
         except (OSError, http.client.HTTPException):
             return Answer(UNREACHABLE, {}, b"")
         finally:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from lab import hosts
+from pyinfra_deploy.deploys import artefacts
+from pyinfra_deploy.settings.schema import Runtime, Settings
 from tests.hosts import host_state
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell
 
@@ -53,8 +55,27 @@ def test_second_run_changes_nothing(checkout: Checkout) -> None:
 @pytest.mark.parametrize("host", BOTH)
 def test_units_are_hardened(checkout: Checkout, host: str) -> None:
     figures = host_state.exposures(host)
-    assert len(figures) >= 5
+    assert set(figures) >= host_state.HARDENED
     assert {name: figure for name, figure in figures.items() if figure > 2.0} == {}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("host", BOTH)
+def test_units_that_these_hosts_do_not_have_are_hardened_too(
+    checkout: Checkout, host: str, device: Literal["cpu", "cuda"]
+) -> None:
+    """For GPUs, fans and the driver, by the same systemd 252 and 257."""
+    runtime = Runtime(vllm="0.33.0", lock="locks/none.txt", device=device)
+    units = artefacts.units_of(Settings(runtime=runtime))
+    figures = host_state.offline_exposures(
+        host, {name: unit.content for name, unit in units.items()}
+    )
+    assert set(figures) == {name.replace("@.", "@main.") for name in units}
+    assert set(figures) > host_state.HARDENED | {
+        "llm-chassis-fans.service", "llm-fans.service", "llm-persistence.service",
+    }  # fmt: skip
+    # It installs kernel modules, and is there only while it does.
+    assert [name for name in figures if figures[name] > 2.0] == ["llm-driver@main.service"]
 
 
 @pytest.mark.parametrize("host", BOTH)

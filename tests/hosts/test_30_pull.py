@@ -7,6 +7,8 @@ serving.
 from __future__ import annotations
 
 import contextlib
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +62,10 @@ def refused(ran: Ran, checkout: Checkout, host: str, *words: str) -> None:
     assert not missing, f"{host} did not say {missing}\n{ran.log}"
     assert not (upper_of(host) / published(host)).is_dir()
     assert checkout.service(host).answers()
+
+
+def staged() -> Path:
+    return upper_of(DEBIAN12) / PLACE / ".incoming/lab--tiny-qwen3-moe/master/model"
 
 
 def is_whole(host: str) -> bool:
@@ -145,8 +151,7 @@ def test_power_loss_during_the_pull(checkout: Checkout, hub_faults: Faults) -> N
     forget_model(DEBIAN12)
     hub_faults(on(DEBIAN12, Fault("slow", path=SHARD, value=40_000)))
     running = checkout.start()
-    staged = upper_of(DEBIAN12) / PLACE / ".incoming/lab--tiny-qwen3-moe/master/model"
-    wait_for(lambda: any(path.stat().st_size for path in staged.glob(f"{SHARD}*")))
+    wait_for(lambda: any(path.stat().st_size for path in staged().glob(f"{SHARD}*")))
     hosts.kill(DEBIAN12)
     assert not (upper_of(DEBIAN12) / published(DEBIAN12)).exists()
     hosts.boot(DEBIAN12)
@@ -156,6 +161,35 @@ def test_power_loss_during_the_pull(checkout: Checkout, hub_faults: Faults) -> N
     control.clear_faults()
     checkout.deploy().done()
     assert is_whole(DEBIAN12)
+
+
+def test_the_network_goes_away_during_the_pull(checkout: Checkout, hub_faults: Faults) -> None:
+    """And with it the SSH session, which does not come back by itself: the same run connects again
+    and sees the same job end."""
+    forget_model(DEBIAN12)
+    began = shell(DEBIAN12, "date +%s").strip()
+    checkout.write(model={"stall_timeout_seconds": 60, "file_timeout_seconds": 120})
+    hub_faults(on(DEBIAN12, Fault("slow", path=SHARD, value=20_000)))
+    running = checkout.start("--limit", DEBIAN12)
+    wait_for(lambda: any(path.stat().st_size for path in staged().glob(f"{SHARD}*")))
+    shell(
+        DEBIAN12,
+        "systemd-run -q --on-active=2 --timer-property=AccuracySec=100ms "
+        "pkill -KILL -f '^sshd: admin'",
+    )
+    hosts.cut(DEBIAN12)
+    try:
+        time.sleep(15)  # tests of the control side's patience use clocks of their own
+        assert running.process.poll() is None
+        assert not (upper_of(DEBIAN12) / published(DEBIAN12)).exists()
+    finally:
+        hosts.heal(DEBIAN12)
+    running.finish().done().said("connection lost (", "trying again")
+    assert is_whole(DEBIAN12)
+    journal = shell(DEBIAN12, f"journalctl -o cat --since @{began} -u 'llm-pull@*'")
+    assert len(re.findall(r"^Started ", journal, re.MULTILINE)) == 1, journal
+    checkout.write()
+    assert checkout.deploy().done().unchanged
 
 
 @contextlib.contextmanager

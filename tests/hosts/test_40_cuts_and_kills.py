@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,9 @@ SEED = int(os.environ.get("FLEET_SEED", time.time_ns() % 1_000_000))
 pytestmark = pytest.mark.usefixtures("steady")
 
 
-def cut_power(checkout: Checkout, host: str, moment: Callable[[], bool]) -> None:
-    """Deploy, and cut the host's power at a moment; the run names the host, the next completes."""
+def cut_power(checkout: Checkout, host: str, step: str, moment: Callable[[], bool]) -> None:
+    """Deploy, and cut the host's power at a moment; the run names host, step, cause and next move,
+    and the next one completes."""
     running = checkout.start("--limit", host)
     wait_for(moment)
     hosts.kill(host)
@@ -38,6 +40,8 @@ def cut_power(checkout: Checkout, host: str, moment: Callable[[], bool]) -> None
     ran = running.finish()
     assert ran.code == 1
     assert ran.failed == {host}
+    assert re.search(rf"\[{host}\] +{step}: llm-\S+ ended without a result", ran.log), ran.log
+    ran.said("the host lost power or was rebooted while it ran", "fix: Start it again: it resumes")
     assert_nothing_is_half_visible(host)
     restore(checkout, host)
 
@@ -55,7 +59,7 @@ def test_power_loss_during_the_install(checkout: Checkout) -> None:
             tools.glob("modelscope*/.fleet-complete.json")
         )
 
-    cut_power(checkout, DEBIAN12, installing)
+    cut_power(checkout, DEBIAN12, "the modelscope client", installing)
 
 
 def test_power_loss_during_go_live(checkout: Checkout) -> None:
@@ -63,11 +67,40 @@ def test_power_loss_during_go_live(checkout: Checkout) -> None:
     before = shell(DEBIAN12, "readlink /srv/llm/engines/main/current").strip()
     note = upper_of(DEBIAN12) / ROOT / "engines/main/golive.json"
     checkout.write(engine={"args": {"seed": 3, "additional-config": {"start_seconds": 3}}})
-    cut_power(checkout, DEBIAN12, lambda: json.loads(note.read_text())["phase"] == "starting")
+    cut_power(
+        checkout,
+        DEBIAN12,
+        "go-live",
+        lambda: json.loads(note.read_text())["phase"] == "starting",
+    )
     assert shell(DEBIAN12, "readlink /srv/llm/engines/main/current").strip() != before
     assert json.loads(note.read_text())["phase"] == "done"
     previous = shell(DEBIAN12, "readlink /srv/llm/engines/main/previous").strip()
     assert previous == before
+    checkout.write()
+
+
+def test_kill_of_the_go_live_on_the_host(checkout: Checkout) -> None:
+    """kill -9 of the host's own job between the switch and the first answer: its drain flag goes
+    with it, the run says what killed it, and the next one waits for what is starting."""
+    before = shell(DEBIAN12, "readlink /srv/llm/engines/main/current").strip()
+    note = upper_of(DEBIAN12) / ROOT / "engines/main/golive.json"
+    slow = {**checkout.base["engine"],
+            "args": {"seed": 7, "additional-config": {"start_seconds": 6}}}  # fmt: skip
+    checkout.write(host_variables={DEBIAN12: {"engine": slow}})
+    running = checkout.start("--limit", DEBIAN12)
+    wait_for(lambda: json.loads(note.read_text())["phase"] == "starting")
+    shell(DEBIAN12, "systemctl kill --signal=KILL llm-golive@main.service")
+    ran = running.finish()
+    assert ran.code == 1
+    assert ran.failed == {DEBIAN12}
+    ran.said("it was killed by SIGKILL")
+    shell(DEBIAN12, "test ! -e /run/llm/drain/main")
+    assert_nothing_is_half_visible(DEBIAN12)
+    checkout.deploy("--limit", DEBIAN12).done()
+    assert json.loads(note.read_text())["phase"] == "done"
+    assert shell(DEBIAN12, "readlink /srv/llm/engines/main/previous").strip() == before
+    assert checkout.service(DEBIAN12).answers()
     checkout.write()
 
 

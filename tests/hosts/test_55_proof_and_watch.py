@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lab.hub.places import hub_directory, wheels_directory
+from tests.hosts import pyinfra_run
 from tests.hosts.lab_session import DEBIAN12, shell, upper_of, wait_for
 from tests.hosts.mended import ROOT
 from tests.hosts.service import Stream
+from tests.hosts.standin_inventory import NAME
 from tests.hosts.traffic import Capture
 from tests.standin import proving_wheels
 
@@ -45,11 +48,15 @@ def wheels(steady: Checkout) -> Iterator[None]:
     steady.deploy("--limit", DEBIAN12).done()
 
 
-def deploy(checkout: Checkout, version: str, env: dict[str, str] | None = None) -> Ran:
+def write(checkout: Checkout, version: str, env: dict[str, str] | None = None) -> None:
     checkout.write(
         runtime={"vllm": version, "lock": proving_wheels.lock_of(version)},
         engine={"proof": "required", "watch": WATCH, "env": env or {}, "args": {}},
     )
+
+
+def deploy(checkout: Checkout, version: str, env: dict[str, str] | None = None) -> Ran:
+    write(checkout, version, env)
     return checkout.deploy("--limit", DEBIAN12)
 
 
@@ -92,13 +99,22 @@ def invocation() -> str:
     return shell(DEBIAN12, f"systemctl show --value -p InvocationID {UNIT}").strip()
 
 
+def state_of_unit() -> str:
+    return shell(DEBIAN12, f"systemctl show --value -p ActiveState {UNIT}").strip()
+
+
+def plan(checkout: Checkout) -> str:
+    """What `fleet plan` says of the host by the settings as they are, in one line."""
+    argv = [str(pyinfra_run.BIN / "fleet"), "plan", NAME, "--limit", DEBIAN12]
+    return " ".join(pyinfra_run.run(argv, root=checkout.root).stdout.split())
+
+
 def processes() -> set[str]:
     return set(shell(DEBIAN12, f"cat {CGROUP}").split())
 
 
 def test_the_old_version_goes_live_proven(checkout: Checkout) -> None:
-    ran = deploy(checkout, OLD).done()
-    ran.said("proving")
+    deploy(checkout, OLD).done()
     record = proof_of(current())
     assert record["state"] == "passed"
     assert record["seen"]["vllm"] == OLD
@@ -109,14 +125,17 @@ def test_the_old_version_goes_live_proven(checkout: Checkout) -> None:
 def test_upgrade_and_back_leave_both_runtimes_as_they_were(checkout: Checkout) -> None:
     old_release = current()
     old_runtimes = runtimes()
+    write(checkout, NEW)
+    assert f"upgrade: vLLM {OLD} to {NEW}: 33 new arguments, 1 gone" in plan(checkout)
     deploy(checkout, NEW).done()
     new_release = current()
     assert proof_of(new_release)["seen"]["vllm"] == NEW
+    proven = proof_of(old_release)
     both = runtimes()
     assert {name: both[name] for name in old_runtimes} == old_runtimes
     back = deploy(checkout, OLD).done()
     assert "install vLLM" not in back.log
-    assert "proving" not in back.log, "it was proven before, with the same binding"
+    assert proof_of(old_release) == proven, "it was proven before, with the same binding"
     assert (current(), runtimes()) == (old_release, both)
     assert checkout.service(DEBIAN12).answers()
     again = deploy(checkout, OLD).done()
@@ -161,6 +180,42 @@ def test_an_engine_that_hangs_is_killed_and_serves_again(checkout: Checkout) -> 
     event = next(event for event in reversed(events()) if event["what"] == "engine hung")
     assert event["who"] == "watch"
     assert deploy(checkout, OLD).done().unchanged
+
+
+def test_an_engine_that_keeps_dying_ends_failed_and_the_next_deploy_starts_it(
+    checkout: Checkout,
+) -> None:
+    """systemd's limit, without its pauses; the drop-in is away again before anybody looks."""
+    drop_in = f"/run/systemd/system/{UNIT}.d/dying.conf"
+    dying = "[Service]\nRestartSec=0\nExecStart=\nExecStart=/bin/false\n"
+    shell(DEBIAN12, f"install -D -m 0644 /dev/stdin {drop_in}", input_text=dying)
+    shell(DEBIAN12, f"systemctl daemon-reload; systemctl reset-failed {UNIT}")
+    try:
+        shell(DEBIAN12, f"kill -9 $(systemctl show --value -p MainPID {UNIT})")
+        wait_for(lambda: state_of_unit() == "failed", 60)
+    finally:
+        shell(DEBIAN12, f"rm -r {drop_in.rpartition('/')[0]}; systemctl daemon-reload")
+    assert re.search(
+        rf"{UNIT} is failed \([a-z-]+, started again \d times in vain\)", plan(checkout)
+    )
+    assert state_of_unit() == "failed"
+    deploy(checkout, OLD).done()
+    assert checkout.service(DEBIAN12).answers()
+
+
+def test_an_engine_that_its_watch_gives_up_ends_failed(checkout: Checkout) -> None:
+    """By the program's own call; what leads to it takes five starts (tests/integration)."""
+    code = f"from fleet_host import watch; watch._give_up('main', '{UNIT}', watch.State())"
+    before = processes()
+    shell(DEBIAN12, f'PYTHONPATH=/{ROOT}/bin/fleet-host python3 -c "{code}"')
+    # One that is to be started again would be activating (auto-restart).
+    assert state_of_unit() == "failed"
+    alive = shell(DEBIAN12, f"ls -d {' '.join(f'/proc/{pid}' for pid in before)}", check=False)
+    assert alive.strip() == ""
+    assert f"{UNIT} is failed (signal" in plan(checkout)
+    assert events()[-1]["what"] == "engine given up"
+    deploy(checkout, OLD).done()
+    assert checkout.service(DEBIAN12).answers()
 
 
 def test_serving_sends_nothing_outside_the_inventory(checkout: Checkout) -> None:

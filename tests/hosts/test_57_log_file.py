@@ -19,6 +19,7 @@ def test_the_log_is_a_file_where_it_is_wanted(checkout: Checkout) -> None:
     """And not any more where it is not: the unit ends, the file stays."""
     service = checkout.service(DEBIAN12)
     log = "/var/log/llm/main.log"
+    deploy(checkout, OLD).done()
     checkout.write(
         runtime={"vllm": OLD, "lock": proving_wheels.lock_of(OLD)},
         engine={"proof": "required", "watch": WATCH, "args": {}, "log_file": {"max_mb": 1}},

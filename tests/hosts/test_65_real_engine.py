@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import ssl
 import stat
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ import httpx2
 import openai
 import pytest
 
-from lab import hosts
+from lab import demo, hosts
 from lab.plan import address_of
 from pyinfra_deploy.keys import keyfile
 from pyinfra_deploy.planning.engine_log import read_engine_log
@@ -166,6 +168,31 @@ def test_official_client_chats_and_streams(service: Service) -> None:
     assert max(b - a for a, b in itertools.pairwise(arrivals)) < 0.8 * spread
 
 
+def test_the_demo_ends_with_an_answer_and_a_line_to_try(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What `make lab` prints at its end, the line as an operator pastes it into a shell."""
+    assert REAL in demo.gateways(fleet)
+    demo.answer(fleet, REAL)
+    printed = capsys.readouterr().out
+    assert re.fullmatch(
+        rf"{REAL}: .*\S.*\n  \[\d+ events, the first after [\d.]+ s, the last after [\d.]+ s\]\n",
+        printed,
+        re.DOTALL,
+    ), printed
+    done = subprocess.run(
+        ["bash", "-c", demo.curl_line(fleet, REAL)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [words for line in done.stdout.splitlines() for words in demo.words_of(line)]
+    assert "data: [DONE]" in done.stdout
+
+
 def test_wrong_key_is_refused_as_the_official_client_expects(service: Service) -> None:
     wrong = service.key[:-4] + "AAAA"
     with official_client(service, wrong) as client, pytest.raises(openai.AuthenticationError):
@@ -182,17 +209,7 @@ def test_nothing_but_nginx_and_sshd_listens() -> None:
 
 def test_units_are_hardened() -> None:
     figures = host_state.exposures(REAL)
-    assert set(figures) >= {
-        "llm-engine@main.service",
-        "llm-gateway.service",
-        "llm-golive@main.service",
-        "llm-pull@main.service",
-        "llm-verify@main.service",
-        "llm-environment@main.service",
-        "llm-proof@main.service",
-        "llm-watch@main.service",
-        "llm-log@main.service",
-    }
+    assert set(figures) >= host_state.HARDENED
     assert {name: figure for name, figure in figures.items() if figure > 2.0} == {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import time
 from typing import TYPE_CHECKING
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import CompletedProcess
 
+    from tests.hosts.service import Service
     from tests.hosts.standin_inventory import Checkout
 
 BOTH = (DEBIAN12, DEBIAN13)
+ORIGIN = "https://console.example.com"
 
 pytestmark = pytest.mark.usefixtures("steady")
 
@@ -45,11 +48,24 @@ def test_a_port_that_is_taken_is_refused_before_any_change(checkout: Checkout, p
     assert checkout.service(DEBIAN13).answers()
 
 
+def assert_origins_and_size_are_limited(service: Service) -> None:
+    asked = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
+    preflight = service.request("OPTIONS", "/v1/chat/completions", key=None, headers=asked)
+    assert preflight.status == 204
+    assert preflight.headers["access-control-allow-origin"] == ORIGIN
+    other = service.request("GET", "/v1/models", headers={"Origin": "https://other.example.com"})
+    assert other.status == 200
+    assert "access-control-allow-origin" not in other.headers
+    # Refused by its announced length, before a byte of it.
+    too_large = {"Content-Length": str((17 << 20) + 1)}
+    assert service.request("POST", "/v1/chat/completions", headers=too_large).status == 413
+
+
 def test_somebody_elses_bad_vhost_costs_nothing(checkout: Checkout) -> None:
     """The new configuration is refused with the line that is wrong; the old one goes on."""
     shell(DEBIAN12, "printf 'server {\\n  bogus_directive on;\\n}\\n' > /etc/nginx/conf.d/zz.conf")
     before = shell(DEBIAN12, "cat /etc/nginx/conf.d/llm-gateway.conf")
-    checkout.write(gateway={"max_body_mb": 17})
+    checkout.write(gateway={"max_body_mb": 17, "cors_origins": [ORIGIN]})
     ran = checkout.deploy()
     assert ran.code == 1
     assert ran.failed == {DEBIAN12}
@@ -64,6 +80,9 @@ def test_somebody_elses_bad_vhost_costs_nothing(checkout: Checkout) -> None:
     shell(DEBIAN12, "rm /etc/nginx/conf.d/zz.conf")
     checkout.deploy().done()
     assert "17m" in shell(DEBIAN12, "cat /etc/nginx/conf.d/llm-gateway.conf")
+    for host in BOTH:  # Nginx 1.22 and 1.26; more of it in tests/integration/nginx
+        assert_origins_and_size_are_limited(checkout.service(host))
+    assert re.search(rf"\[{DEBIAN13}\] +verify: burst: .*let_through", ran.log)
     checkout.write()
     checkout.deploy().done()
 

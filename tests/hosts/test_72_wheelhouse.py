@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import http.server
 import json
-import subprocess
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pytest
 
 from lab import hosts, lifecycle
 from lab.layout import current_layout
 from lab.plan import BRIDGE_ADDRESS, Host, address_of
-from tests.hosts import host_state, lab_session, pyinfra_run
+from tests.hosts import host_state, lab_session, mended, pyinfra_run
 from tests.hosts.lab_session import shell
 from tests.hosts.standin_inventory import NAME, Checkout
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FIRST, SECOND, THIRD = THREE = ("gpu104", "gpu105", "gpu106")
-# The stand-in's wheel is on no index: the first host finds it with the hub.
-HUB_WHEELS = f"http://{BRIDGE_ADDRESS}:8090/wheels/"
 ENDED_SECONDS = 150.0
 
 
@@ -106,13 +104,14 @@ def internet(wheels: Path) -> Iterator[Internet]:
     server.server_close()
 
 
-def serve_from_first(three: Checkout, internet: Internet, *names: str) -> None:
+def serve_from_first(three: Checkout, internet: Internet) -> None:
+    """No wheel from the hub, whose downloads nobody counts: the stand-in's is on the index too."""
     three.write(
-        *(names or THREE),
+        *THREE,
         runtime={
             "wheelhouse": {"serve_from": "first"},
             "index_url": internet.url,
-            "find_links": [HUB_WHEELS],
+            "find_links": [],
         },
     )
 
@@ -135,7 +134,7 @@ def test_each_wheel_comes_from_the_internet_once_for_three_hosts(
     for host in THREE:
         assert ran.finished(host)
     counts = internet.wheels()
-    assert counts, "the first host took no wheel from the index"
+    assert any(unquote(file).startswith("vllm-0.32.0+standin") for file in counts), counts
     assert {file: count for file, count in counts.items() if count > 1} == {}
     assert internet.askers() == {address_of(FIRST)}
     place = f"http://{address_of(FIRST)}:8471/"
@@ -190,6 +189,40 @@ def test_the_next_host_serves_while_the_first_is_down(three: Checkout, internet:
         hosts.wait_ssh(FIRST)
 
 
+def installing(host: str) -> bool:
+    """Whether an environment is being built there: a directory without its record."""
+    places = (lab_session.upper_of(host) / "srv/llm" / name for name in ("tools", "runtimes"))
+    return any(
+        not (path.parent / ".fleet-complete.json").is_file()
+        for place in places
+        for path in place.glob("*/pyvenv.cfg")
+    )
+
+
+def test_the_serving_host_loses_power_while_others_install_from_it(three: Checkout) -> None:
+    """Its server is held still first, so that nobody can be through before; what they had is no
+    environment, and the next run completes. One that asks for the wheels only then is served by
+    another host."""
+    forget_environments(SECOND, THIRD)
+    running = three.start("--limit", SECOND, "--limit", THIRD)
+    # The first environment is uv's own: its pip takes seconds to be there.
+    lab_session.wait_for(lambda: installing(SECOND) or installing(THIRD), 60)
+    shell(FIRST, "systemctl kill --signal=STOP llm-serve@wheels.service")
+    assert installing(SECOND) or installing(THIRD)
+    hosts.kill(FIRST)
+    hosts.boot(FIRST)
+    ran = running.finish()
+    assert ran.code == 1
+    assert ran.failed
+    assert ran.failed <= {SECOND, THIRD}
+    for host in (SECOND, THIRD):
+        mended.assert_nothing_is_half_visible(host)
+    three.deploy("--limit", SECOND, "--limit", THIRD).done()
+    for host in (SECOND, THIRD):
+        mended.assert_nothing_is_half_visible(host)
+    assert three.deploy().done().unchanged
+
+
 @pytest.fixture
 def without_internet(three: Checkout) -> Iterator[None]:
     """The default route is gone: only the lab's own network is left, with the hub for the model."""
@@ -202,15 +235,8 @@ def without_internet(three: Checkout) -> Iterator[None]:
 @pytest.fixture
 def on_the_host(three: Checkout, wheels: Path) -> Iterator[None]:
     """The directory that was made with internet, copied to a host as by a stick."""
-    target = lab_session.upper_of(SECOND) / "srv/wheels"
-    archive = "tar -C /srv/wheels -xf -"
-    shell(SECOND, "mkdir -p /srv/wheels")
-    command = hosts.ssh_command(SECOND, ["sudo", "-n", "sh", "-c", archive])
-    packed = subprocess.run(
-        ["tar", "-C", str(wheels), "-cf", "-", "."], capture_output=True, check=True
-    ).stdout
-    subprocess.run(command, input=packed, check=True, capture_output=True)
-    assert (target / "SHA256SUMS").is_file()
+    lab_session.put_directory(SECOND, wheels, "/srv/wheels")
+    assert (lab_session.upper_of(SECOND) / "srv/wheels/SHA256SUMS").is_file()
     yield
     shell(SECOND, "rm -rf /srv/wheels")
 
@@ -254,9 +280,27 @@ def test_a_full_disk_is_refused_with_numbers_and_the_next_run_goes_on(
         ran = three.deploy()
         assert SECOND in ran.failed
         ran.said("does not fit", "0.01 GB are free", "/srv/llm/runtimes", "fleet runtime list")
+        shell(SECOND, "mount -o remount,size=300m /srv/llm/runtimes")
+        fill_once_it_builds(SECOND)
+        ran = three.deploy()
+        assert SECOND in ran.failed
+        ran.said("no space is left", "/srv/llm/runtimes")
+        assert shell(SECOND, "ls /srv/llm/runtimes/*/.fleet-complete.json; true") == ""
+        shell(SECOND, "rm /srv/llm/runtimes/filler")
+        three.deploy().done()
     finally:
-        shell(SECOND, "umount /srv/llm/runtimes")
+        # The engine runs from there by now.
+        shell(SECOND, "systemctl stop llm-engine@main; umount -l /srv/llm/runtimes")
     three.deploy().done()
+
+
+def fill_once_it_builds(host: str) -> None:
+    """Somebody else takes all the room, a moment after it was looked at."""
+    script = (
+        "while ! ls -d /srv/llm/runtimes/vllm-*/ >/dev/null 2>&1; do sleep 0.01; done; "
+        "dd if=/dev/zero of=/srv/llm/runtimes/filler bs=1M"
+    )
+    shell(host, f"systemd-run --quiet --collect --unit=filler sh -c '{script}'")
 
 
 def test_space_time_and_users_are_listed(three: Checkout) -> None:

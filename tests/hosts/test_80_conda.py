@@ -153,6 +153,34 @@ def test_traps(checkout: Checkout, switched: dict[str, Any], terms: Any, words: 
     assert shell(DEBIAN12, f"find {HOME}/.conda -name '*.json' 2>/dev/null || true") == ""
 
 
+def test_ci_in_the_unit_s_environment_accepts_nothing(checkout: Checkout) -> None:
+    """An operator's drop-in for all units of the host, say: conda takes CI=true for a yes."""
+    drop_in = "/run/systemd/system/llm-environment@.service.d/ci.conf"
+    text = "[Service]\nEnvironment=CI=true\n"
+    shell(DEBIAN12, f"install -D -m 0644 /dev/stdin {drop_in}", input_text=text)
+    shell(DEBIAN12, "systemctl daemon-reload")
+    switch()
+    write(checkout, "main")
+    try:
+        refused(checkout.deploy("--limit", DEBIAN12), checkout, "are not accepted")
+    finally:
+        shell(DEBIAN12, f"rm -r {drop_in.rpartition('/')[0]}; systemctl daemon-reload")
+    assert shell(DEBIAN12, f"find {HOME}/.conda -name '*.json' 2>/dev/null || true") == ""
+
+
+def test_consent_to_one_of_two_channels_is_none_to_the_other(checkout: Checkout) -> None:
+    """As with main and r, which Linux' `defaults` are."""
+    directory = conda_channel.HOST_CHANNELS
+    shell(DEBIAN12, f"mkdir {directory}/r && cp {directory}/main/terms.json {directory}/r/")
+    other = conda_channel.host_channel("r")
+    switch()
+    write(checkout, "main", channels=[MAIN, other], terms=CONSENT)
+    refused(checkout.deploy("--limit", DEBIAN12), checkout, f"the terms of {other} are not")
+    found = shell(DEBIAN12, f"cat $(find {HOME}/.conda/tos -name '*.json')")
+    assert json.loads(found)["base_url"] == MAIN
+    shell(DEBIAN12, f"rm -r {HOME}/.conda {directory}/r")
+
+
 def test_with_consent_the_terms_are_accepted_for_the_builder(checkout: Checkout) -> None:
     switch()
     write(checkout, "main", terms=CONSENT)

@@ -44,10 +44,13 @@ def test_the_real_release_was_proven_before_it_went_live() -> None:
 
 
 def test_the_real_engine_sends_nothing_outside_the_inventory() -> None:
-    """Nor could it: its network has a loopback interface and nothing else."""
+    """From before its start, when vLLM's usage report would go out. Nor could it: its network has a
+    loopback interface and nothing else."""
     fleet = load_fleet("lab", REPOSITORY)
     service = real_service(fleet)
     with Capture(REAL) as capture:
+        shell(REAL, "systemctl restart llm-engine@main.service", timeout_seconds=300)
+        service.wait(START_SECONDS)
         for _ in range(5):
             assert service.answers()
     assert len(capture.sent()) > 20

@@ -7,7 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.version import Version
 
+from tests import vllm_parser
 from tests.hosts import host_state, pyinfra_run
 from tests.hosts.lab_session import REAL, shell
 from tests.hosts.pyinfra_run import BIN
@@ -16,28 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("real_deploy")
+    from tests.hosts.real_deploy import RealDeploy
 
 PROGRAM = "/srv/llm/bin/fleet-host"
 RELEASE = "/srv/llm/engines/main/current"
 UNIT = "llm-arguments@main.service"
-# The parser that `vllm serve` builds, as plain values. Kinds as vllm_flags.py names them.
-DUMP = r"""
-import argparse, json
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-from vllm.entrypoints.cli import serve
-kinds = {"BooleanOptionalAction": "boolean", "_StoreTrueAction": "switch"}
-kinds["_AppendAction"] = "repeated"
-several = {"?": "optional", "*": "values", "+": "values", None: "value"}
-found = {}
-for action in serve.make_arg_parser(FlexibleArgumentParser())._actions:
-    kind = kinds.get(type(action).__name__) or several.get(action.nargs, "values")
-    choices = sorted(str(one) for one in action.choices or () if one is not None) or None
-    for option in action.option_strings:
-        if option.startswith("--"):
-            found[option[2:]] = {"kind": kind, "choices": choices, "default": repr(action.default)}
-print("PARSER" + json.dumps(found))
-"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def served(real_deploy: RealDeploy) -> None:
+    """The real vLLM is live, also when no test before has waited for it."""
+    real_deploy.end().done()
 
 
 @pytest.fixture(scope="module")
@@ -60,37 +51,24 @@ def ended(kind: str, identifier: str) -> dict[str, Any]:
         time.sleep(1)
 
 
-def test_the_source_says_what_the_parser_says(runtime: str, say: Callable[[str], None]) -> None:
-    environment = "HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 HOME=/tmp PYTHONDONTWRITEBYTECODE=1"
+def test_tables_and_source_say_what_the_parser_says(
+    runtime: str, say: Callable[[str], None]
+) -> None:
     output = shell(
         REAL,
-        f"cd /tmp && {environment} {runtime}/bin/python -",
-        input_text=DUMP,
+        f"cd /tmp && {vllm_parser.ENVIRONMENT} {runtime}/bin/python -",
+        input_text=vllm_parser.PROGRAM,
         timeout_seconds=600,
     )
-    line = next(one for one in output.splitlines() if one.startswith("PARSER"))
-    parser: dict[str, Any] = json.loads(line.removeprefix("PARSER"))
+    parser = vllm_parser.parsed(output)
     (entry,) = [
         one
         for one in run_program("runtime flags", {})["runtimes"]
         if one["name"] == runtime.rsplit("/", 1)[1]
     ]
-    source: dict[str, Any] = {}
-    for name, flag in entry["flags"].items():
-        for one in (name, *flag["aliases"]):
-            source[one] = flag
-            if flag["kind"] == "boolean":
-                source[f"no-{one}"] = flag
-    say(
-        f"{len(source)} names in the source of vLLM {entry['version']}, {len(parser)} in its parser"
-    )
-    assert set(parser) - set(source) == {"help"}
-    assert set(source) - set(parser) == set()
-    for name, flag in source.items():
-        assert flag["kind"] == parser[name]["kind"], name
-        if flag["choices"] is not None:
-            plain = [one for one in flag["choices"] if one != "None"]
-            assert plain == parser[name]["choices"], name
+    say(f"{len(parser)} names in the parser of vLLM {entry['version']}")
+    assert vllm_parser.with_reader(entry["flags"], parser) == []
+    assert vllm_parser.with_tables(Version(entry["version"]).base_version, parser) == []
 
 
 def test_the_release_keeps_the_verdict_and_the_whole_help() -> None:

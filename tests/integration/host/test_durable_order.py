@@ -2,63 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from fleet_host import durable
+
+from tests.fakes.traced import order, traced
 
 PACKAGE = Path(durable.__file__).parent.parent
 
 
 def trace(tmp_path: Path, code: str) -> list[str]:
-    """The calls of a piece of code that touch tmp_path, in order: "fsync PATH", "rename PATH"."""
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed (Debian package strace; CI installs it)")
-    log = tmp_path / "strace.log"
+    """The calls of a piece of code that uses fleet_host's durable."""
     prelude = "from pathlib import Path; from fleet_host import durable\n"
-    done = subprocess.run(
-        [
-            "strace",
-            "-f",
-            "-y",
-            "-o",
-            str(log),
-            "-e",
-            "trace=openat,write,fsync,fchmod,fchown,rename,renameat,renameat2,symlink,symlinkat",
-            sys.executable,
-            "-c",
-            prelude + code,
-        ],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+    return traced(
+        tmp_path,
+        [sys.executable, "-c", prelude + code],
+        environment={"PYTHONPATH": str(PACKAGE)},
     )
-    if "ptrace" in done.stderr.lower() and done.returncode != 0:
-        pytest.skip(f"strace may not trace here: {done.stderr.splitlines()[0]}")
-    assert done.returncode == 0, done.stderr
-    calls = []
-    for line in log.read_text().splitlines():
-        found = re.match(r"\d+\s+(\w+)\((.*)", line)
-        if found and str(tmp_path) in line and "strace.log" not in line:
-            name = re.sub(r"\.[^\"<>/]*\.tmp", "TEMPORARY", found[2])
-            kind = "rename" if found[1].startswith("rename") else found[1]
-            calls.append(f"{kind} {name.replace(str(tmp_path), '')}")
-    return calls
-
-
-def order(calls: list[str], *patterns: str) -> None:
-    """Assert that calls matching the patterns appear in that order."""
-    position = 0
-    for pattern in patterns:
-        rest = [index for index in range(position, len(calls)) if re.search(pattern, calls[index])]
-        assert rest, f"{pattern!r} does not follow in {calls}"
-        position = rest[0] + 1
 
 
 def test_a_file_is_synced_before_its_rename_and_the_directory_after(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from fleet_host import environment, environment_spec
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
+from tests.fakes.engine_host import FILES
 from tests.fakes.killed_build import build_killed_at
+from tests.fakes.traced import only, order, traced
 
 LOCK = "# a lock\nvllm==0.33.0 \\\n    --hash=sha256:" + "0" * 64 + "\n"
 # Stands for uv: installs one distribution into the environment of --python, then does as told.
@@ -95,6 +97,37 @@ def test_an_environment_is_built_recorded_and_readable_by_all(root: Path) -> Non
             assert mode & 0o022 == 0, file
     assert stat.S_IMODE((path / "bin/vllm").stat().st_mode) == 0o755
     assert not list((root / "cache").glob("tmp-*"))
+
+
+def test_an_environment_is_on_the_disk_before_its_record(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.environ["PATH"].removeprefix(f"{root}/programs:"))
+    code = (
+        "import json, sys; from fleet_host import environment; "
+        "from fleet_host.status import Progress; "
+        "environment.run(json.load(sys.stdin), Progress(None))"
+    )
+    calls = traced(
+        root,
+        [sys.executable, "-c", code],
+        environment={"PYTHONPATH": str(FILES)},
+        stdin=json.dumps(spec(root)),
+        # Told to be done, and not done: it would wait for everybody else's writes.
+        options=("-e", "inject=syncfs:retval=0"),
+    )
+    path = "/llm/runtimes/vllm-1"
+    synced = only(calls, rf"^syncfs \d+<{path}>\)")
+    record = f"{path}/{environment_spec.COMPLETE}"
+    published = only(calls, rf'^rename .*"{record}"')
+    inside = [at for at, call in enumerate(calls) if call.startswith("write ") and path in call]
+    assert [at for at in inside if "/bin/" in calls[at] or "/lib/" in calls[at]]
+    late = [calls[at] for at in inside if at > synced]
+    assert late, "the record is written after the sync"
+    assert all(f"<{path}/TEMPORARY>" in call for call in late), late
+    assert synced < published
+    order(calls[synced:published], rf"^fsync \d+<{path}/TEMPORARY>")
+    order(calls[published:], rf"^fsync \d+<{path}>", r"^fsync \d+</llm/runtimes>")
 
 
 def test_only_what_the_lock_names_can_get_in_and_no_index_shows_in_argv(root: Path) -> None:

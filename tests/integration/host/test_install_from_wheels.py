@@ -8,7 +8,6 @@ import hashlib
 import http.server
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -24,12 +23,12 @@ from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
 from tests.fakes.wheel_index import Index, small_disk, write_wheels
+from tests.moments import KILLS, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UV = Path(sys.executable).with_name("uv")
-KILLS = int(os.environ.get("FLEET_KILLS", "2"))
 BOTH = pytest.mark.parametrize("tool", ["uv", "pip"])
 
 
@@ -48,7 +47,9 @@ def set_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "sync_file_system", lambda _: None)
 
 
-def spec(root: Path, index: Index, place: str, tool: str = "uv", **more: Any) -> dict[str, Any]:
+def spec(
+    root: Path, index: Index, place: str | None, tool: str = "uv", **more: Any
+) -> dict[str, Any]:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     system = Path(f"/usr/bin/python{version}")
     return {
@@ -244,14 +245,15 @@ def test_a_disk_that_fills_in_the_middle_is_survived(
 
 
 @pytest.mark.parametrize("kill", range(KILLS))
+@pytest.mark.parametrize("source", ["wheels", "index"])
 def test_a_kill_anywhere_leaves_nothing_that_counts(
-    index: Index, root: Path, wheels: Path, kill: int
+    index: Index, root: Path, wheels: Path, kill: int, source: str
 ) -> None:
     """kill -9 of the job and of the installer, at a random moment of a build."""
     for number in range(6):
         index.add(f"more{number}", size_bytes=1 << 20)
-    place = str(write_wheels(index, wheels))
-    moment = random.Random(f"{os.getpid()} {kill}").uniform(0.05, 1.5)  # noqa: S311 - no secret
+    place = str(write_wheels(index, wheels)) if source == "wheels" else None
+    asked = spec(root, index, place, index_url=f"{index.url}/simple")
     script = (
         "import json, sys\n"
         "from fleet_host import environment\n"
@@ -267,9 +269,9 @@ def test_a_kill_anywhere_leaves_nothing_that_counts(
         start_new_session=True,
     )
     assert child.stdin is not None
-    child.stdin.write(json.dumps(spec(root, index, place)).encode())
+    child.stdin.write(json.dumps(asked).encode())
     child.stdin.close()
-    time.sleep(moment)
+    time.sleep(moment(kill, 0.05, 1.5))
     for line in subprocess.run(
         ["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True
     ).stdout.splitlines()[1:]:
@@ -282,8 +284,9 @@ def test_a_kill_anywhere_leaves_nothing_that_counts(
     record = root / "llm/runtimes/vllm-1" / COMPLETE
     if record.exists():  # it was quicker
         assert json.loads(record.read_text())["versions"]["more5"] == "1.0"
-    answer = build(root, index, place)
+    answer = environment.run(asked, Progress(None))
     assert {f"more{number}" for number in range(6)} <= set(answer["versions"])
+    assert bool(index.asked) == (source == "index")
     for row in index.rows():
         name = row["file"].split("-")[0]
         (found,) = (root / "llm/runtimes/vllm-1").glob(f"lib/*/site-packages/{name}/data.txt")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
+import sys
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,9 @@ import pytest
 from fleet_host import model_record, staging, verification
 from fleet_host.errors import HostError, SpecError
 
+from tests.fakes.engine_host import FILES
 from tests.fakes.model_hub import FIRST, SECOND, FakeHub, entry_of, serve
+from tests.fakes.traced import only, order, traced
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +55,50 @@ def test_a_model_is_published_whole_and_read_only_with_its_record(world: PullWor
     found = (world.final / FIRST).stat()
     assert first["sha256"] == hashlib.sha256(world.hub.files[FIRST]).hexdigest()
     assert (first["mtime_ns"], first["inode"]) == (found.st_mtime_ns, found.st_ino)
+
+
+def test_a_model_is_on_the_disk_before_it_has_its_name_and_the_record_is_last(
+    world: PullWorld, tmp_path: Path
+) -> None:
+    code = (
+        "import json, sys; from fleet_host import pull; from fleet_host.status import Progress; "
+        "pull.run(json.load(sys.stdin), Progress(None))"
+    )
+    calls = traced(
+        tmp_path,
+        [sys.executable, "-c", code],
+        environment={"PYTHONPATH": str(FILES)},
+        stdin=json.dumps(world.spec()),
+    )
+    world.assert_whole()
+    staged, final = "/models/.incoming/Qwen--Tiny/master/model", "/models/Qwen--Tiny/master"
+    published = only(calls, rf'^rename "{staged}", "{final}"')
+    for name in world.hub.files:
+        # The client writes to a name of its own and renames that.
+        came = [
+            at
+            for at, call in enumerate(calls)
+            if re.match(rf'(write \d+<{staged}/{name}>|rename .*"{staged}/{name}")', call)
+        ]
+        synced = [
+            at for at, call in enumerate(calls) if re.match(rf"fsync \d+<{staged}/{name}>", call)
+        ]
+        assert came
+        assert synced, f"{name} was never synced"
+        assert max(came) < max(synced) < published
+    for directory in {staged, *(f"{staged}/{name}".rsplit("/", 1)[0] for name in world.hub.files)}:
+        assert any(re.match(rf"fsync \d+<{directory}>", call) for call in calls[:published]), (
+            directory
+        )
+    order(
+        calls[published:],
+        r"^fsync \d+</models/Qwen--Tiny>",
+        r"^write \d+</models/Qwen--Tiny/TEMPORARY>",
+        r"^fsync \d+</models/Qwen--Tiny/TEMPORARY>",
+        rf'^rename "/models/Qwen--Tiny/TEMPORARY", "{final}.json"',
+        r"^fsync \d+</models/Qwen--Tiny>",
+    )
+    assert only(calls, rf'^rename .*"{final}\.json"') > published
 
 
 def test_the_client_runs_in_its_own_home_with_its_timeouts_and_nobodys_token(

@@ -16,7 +16,7 @@ import pytest
 from fleet_host import engine, golive, health, release, stamp, watch
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
-from fleet_host.watch_state import State
+from fleet_host.watch_state import STARTS, State
 
 from pyinfra_deploy.deploys.artefacts import units_of
 from pyinfra_deploy.planning import engine_care, host_care
@@ -96,19 +96,27 @@ def test_an_engine_that_loads_is_waited_for_until_its_time_is_over(serving: Fake
     assert len(serving.calls()) == calls
 
 
-@pytest.mark.parametrize("sign", ["drained", "go-live runs", "go-live was cut off"])
+@pytest.mark.parametrize("sign", ["drained", "go-live runs"])
 def test_what_drains_or_is_switched_is_left_alone(serving: FakeHost, sign: str) -> None:
     state = looks(1)
     (serving.unit / "stuck").touch()
     if sign == "drained":
         engine.raise_drain_flag("main", "alice", "maintenance")
-    elif sign == "go-live runs":
-        (serving.unit / "golive-state").write_text("activating\n")
     else:
-        document = {**serving.golive_record(), "phase": "starting"}
-        (serving.home / "golive.json").write_text(json.dumps(document))
+        (serving.unit / "golive-state").write_text("activating\n")
     looks(6, state)
     assert KILLED not in serving.calls()
+
+
+@pytest.mark.parametrize("phase", ["draining", "proving", "switching", "starting", "reverting"])
+def test_after_a_go_live_that_was_cut_off_a_hang_is_seen(serving: FakeHost, phase: str) -> None:
+    """Its note stays as it is until somebody deploys, which may be weeks."""
+    document = {**serving.golive_record(), "phase": phase}
+    (serving.home / "golive.json").write_text(json.dumps(document))
+    state = looks(1)
+    (serving.unit / "stuck").touch()
+    looks(3, state)
+    assert serving.calls()[-1] == KILLED
 
 
 def test_an_engine_that_is_down_is_systemd_s_matter(serving: FakeHost) -> None:
@@ -116,6 +124,32 @@ def test_an_engine_that_is_down_is_systemd_s_matter(serving: FakeHost) -> None:
     before = serving.calls()
     looks(6)
     assert serving.calls() == before
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_an_engine_that_is_given_up_ends_failed(
+    serving: FakeHost, monkeypatch: pytest.MonkeyPatch, deaf: bool
+) -> None:
+    """Not stopped, which the unit's state would show as if somebody had wanted it; that only when
+    it does not die."""
+    monkeypatch.setattr(watch, "GIVE_UP_SECONDS", 0.5 if deaf else 30.0)
+    if deaf:
+        (serving.unit / "deaf").touch()
+    (serving.unit / "stuck").touch()
+    looks(1, State(invocation="of the start before", starts=STARTS))
+    calls = serving.calls()
+    given_up = calls.index(f"kill --signal={watch.GIVE_UP_SIGNAL} llm-engine@main.service")
+    assert calls[given_up + 1 :] == (["stop llm-engine@main.service"] if deaf else [])
+    if not deaf:
+        assert engine.unit_state("llm-engine@main.service")["ActiveState"] == "failed"
+    event = events_of(serving)[-1]
+    assert (event["what"], event["starts"]) == ("engine given up", STARTS)
+
+
+def test_the_unit_does_not_restart_what_was_given_up() -> None:
+    unit = units_of(Settings.model_validate({}))["llm-engine@.service"].content
+    (line,) = [one for one in unit.splitlines() if one.startswith("RestartPreventExitStatus=")]
+    assert watch.GIVE_UP_SIGNAL in line.partition("=")[2].split()
 
 
 @pytest.mark.parametrize(("behaviour", "alive"), [("empty", True), ("sick", False)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import signal
 import threading
 import time
@@ -16,13 +15,13 @@ from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
 from tests.fakes.wheel_index import Index, small_disk
+from tests.moments import KILLS, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 # kill -9 at random moments: 2 in CI, 20 in `make soak`.
-KILLS = int(os.environ.get("FLEET_KILLS", "2"))
 
 
 def spec(index: Index, directory: Path, **changes: Any) -> dict[str, Any]:
@@ -177,6 +176,26 @@ def test_wheels_of_other_locks_stay_unless_they_are_to_go(index: Index, tmp_path
     assert not (tmp_path / "simple" / "alpha").exists()
 
 
+def test_wheels_that_another_run_asked_for_lately_stay(index: Index, tmp_path: Path) -> None:
+    """Two runs of one inventory with different vLLMs, for different hosts, share the host that
+    serves: the second must not take away what the first one's hosts are installing from."""
+    old = index.add("alpha")
+    gather(index, tmp_path, remove_others=True, keep_seconds=3600)
+    long_ago = time.time() - 7200
+    os.utime(tmp_path / old, (long_ago, long_ago))
+    # The first run again: it is there, and is asked for now.
+    assert gather(index, tmp_path, remove_others=True, keep_seconds=3600)["downloaded"] == 0
+    del index.files[old]
+    new = index.add("beta")
+    assert gather(index, tmp_path, remove_others=True, keep_seconds=3600)["removed"] == []
+    assert set(wheel_pages.read_sums(tmp_path)) == {old, new}
+    assert old in (tmp_path / "index.html").read_text()
+    assert (tmp_path / "simple" / "alpha").exists()
+    os.utime(tmp_path / old, (long_ago, long_ago))
+    assert gather(index, tmp_path, remove_others=True, keep_seconds=3600)["removed"] == [old]
+    assert set(wheel_pages.read_sums(tmp_path)) == {new}
+
+
 def test_a_disk_without_room_is_refused_before_a_byte(index: Index, tmp_path: Path) -> None:
     file = index.add("alpha")
     rows = [{**index.rows()[0], "size_bytes": 10**15}]
@@ -215,10 +234,9 @@ def test_a_kill_in_the_middle_loses_nothing(index: Index, tmp_path: Path, kill: 
     """kill -9 at a random moment of a download; the next run goes on from there."""
     for name in ("alpha", "beta", "gamma", "delta"):
         index.add(name, size_bytes=2 << 20)
-    moment = random.Random(f"{os.getpid()} {kill}").randrange(1 << 20)  # noqa: S311 - no secret
     file = "alpha-1.0-py3-none-any.whl"
     index.hold[file] = threading.Event()
-    index.cut_after[file] = (1 << 20) + moment
+    index.cut_after[file] = (1 << 20) + int(moment(kill, 0, 1 << 20))
     child = os.fork()
     if child == 0:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.keys import ca, push
 from tests.fakes.key_fleet import gateway_host
+from tests.fakes.traced import order, traced
 
 if TYPE_CHECKING:
     import pytest
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 INVENTORY = """
 gateway = [
     "@local",
@@ -42,6 +45,45 @@ def test_a_real_run_of_pyinfra_is_understood(tmp_path: Path, make_fleet: Any) ->
     pushed = push.push(fleet, timeout_seconds=0.05)
     assert pushed.reached == ()
     assert "took too long" in pushed.output
+
+
+def test_keys_and_ca_are_written_durably(tmp_path: Path) -> None:
+    """A power cut of the control machine leaves no inventory with half a key."""
+    (tmp_path / "inventories/prod").mkdir(parents=True)
+    code = (
+        "import sys; from pathlib import Path; from pyinfra_deploy.keys import ca, keyfile; "
+        "from pyinfra_deploy.settings.fleet import Fleet; "
+        "from tests.fakes.key_fleet import gateway_host; root = Path(sys.argv[1]); "
+        "host = gateway_host('gw1', '10.1.2.3', plaintext_ca_key=True, create_first_key=True); "
+        "fleet = Fleet(name='prod', directory=root / 'inventories/prod', root=root, "
+        "hosts={'gw1': host}, groups={'gateway': ['gw1']}); "
+        "keyfile.ensure_first_key(fleet); ca.ensure_ca(fleet); "
+        "keyfile.create(keyfile.keys_path(fleet), 'chat', out=root / 'chat.txt')"
+    )
+    calls = traced(
+        tmp_path,
+        [sys.executable, "-c", code, str(tmp_path)],
+        environment={"PYTHONPATH": str(REPOSITORY)},
+    )
+    place = "/inventories/prod"
+    for name in ("first-key.txt", "keys.json", "ca.key", "ca.crt"):
+        order(
+            calls,
+            rf"^openat .*{place}/TEMPORARY.*O_EXCL.*0600",
+            rf"^write \d+<{place}/TEMPORARY>",
+            rf"^fsync \d+<{place}/TEMPORARY>",
+            rf'^rename "{place}/TEMPORARY", "{place}/{name}"',
+            rf"^fsync \d+<{place}>",
+        )
+    order(calls, r"^write \d+</chat.txt>", r"^fsync \d+</chat.txt>", r"^fsync \d+<>",
+          rf'^rename .*"{place}/keys.json"')  # fmt: skip
+    renames = [re.findall(r'"([^"]+)"', call)[1] for call in calls if call.startswith("rename ")]
+    # What only the other half can be made from comes first.
+    assert [name.rsplit("/", 1)[1] for name in renames] == [
+        "first-key.txt", "keys.json", "ca.key", "ca.crt", "keys.json",
+    ]  # fmt: skip
+    for at in [at for at, call in enumerate(calls) if call.startswith("rename ")]:
+        assert calls[at - 1].startswith("fsync "), calls[at - 1 : at + 1]
 
 
 def test_ansible_vault_reads_the_cas_key(

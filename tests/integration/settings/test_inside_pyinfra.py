@@ -54,6 +54,29 @@ def test_pyinfra_itself_stops_before_it_connects(repository: Repository) -> None
     assert "Connecting" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [("debug-inventory",), ("exec", "--", "true")])
+def test_passwords_are_in_none_of_pyinfras_debug_output(
+    repository: Repository, words: tuple[str, ...]
+) -> None:
+    repository.write(
+        "inventories/prod/hosts.yml",
+        HOSTS.replace(
+            "vars: {",
+            "vars: {ansible_host: 127.0.0.1, ansible_port: 9, ansible_become: true, "
+            "ansible_password: hunter1, ansible_become_password: hunter2, ",
+        ),
+    )
+    repository.write(
+        "inventories/prod.py",
+        "from pyinfra_deploy.settings import pyinfra_inventory\n"
+        "globals().update(pyinfra_inventory(__file__))\n",
+    )
+    done = _pyinfra(repository, "--debug", "-vvv", "inventories/prod.py", *words)
+    output = done.stdout + done.stderr
+    assert ("ssh_password" if words[0] == "debug-inventory" else "'password': '********'") in output
+    assert "hunter" not in output
+
+
 def test_quietly_inside_pyinfra(repository: Repository) -> None:
     """pyinfra patches gevent in, which would print a traceback when ansible is imported."""
     repository.write("vault.txt", _encrypt("hunter2"))

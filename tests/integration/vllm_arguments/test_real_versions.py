@@ -1,11 +1,13 @@
 """Our tables and our reader against real vLLMs: two wheels that the locks name by their hashes.
 
 Each is downloaded once, without what it depends on, and its source kept in .fleet/wheels; others of
-locks/flag_table.py are compared too where they are there already.
+locks/flag_table.py are compared too where they are there already. FLEET_OFFLINE=1 leaves out what
+cannot be downloaded; else that is a failure.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,10 +20,13 @@ from pyinfra_deploy.planning import tables
 from pyinfra_deploy.planning.flag_difference import difference
 from pyinfra_deploy.planning.serve_flags import serve_flags
 from pyinfra_deploy.settings.engine_arguments import OWNED
+from tests import vllm_parser
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Without it a wheel that cannot be had is a failure: nobody looks at what is left out.
+OFFLINE = "FLEET_OFFLINE"
 # What CI downloads.
 DOWNLOADED = ("0.28.0", "0.32.0")
 WHEELS = {wheel.version: wheel for wheel in flag_table.WHEELS}
@@ -38,7 +43,8 @@ def real() -> dict[str, dict[str, Any]]:
             found[version] = read_flags(flag_table.fetch(wheel))
         except flag_table.WheelError as error:
             reason = f"vLLM {version} could not be downloaded: {error}"
-            print(reason)
+            if os.environ.get(OFFLINE) != "1":
+                pytest.fail(f"{reason}\nWithout internet set {OFFLINE}=1: then this is left out.")
             pytest.skip(reason)
     return found
 
@@ -62,6 +68,13 @@ def test_the_table_of_all_arguments_says_the_same(real: Mapping[str, Any]) -> No
             flag = read["flags"][main]
             assert (seen.kind, seen.deprecated) == (flag["kind"], bool(flag["deprecated"])), name
             assert seen.default == " ".join(str(flag["default"]).split()), name
+
+
+@pytest.mark.parametrize("version", DOWNLOADED)
+def test_the_source_says_what_the_parser_said(real: Mapping[str, Any], version: str) -> None:
+    """Names, kinds, choices, and the defaults that are written out."""
+    parser = vllm_parser.recorded(version)
+    assert vllm_parser.with_reader(real[version]["flags"], parser) == []
 
 
 def test_the_table_over_many_versions_does_not_disagree(real: Mapping[str, Any]) -> None:

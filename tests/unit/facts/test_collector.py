@@ -90,9 +90,29 @@ def test_it_collects_everything_that_is_read(programs: Path) -> None:
     assert host.os_id
 
 
+def test_half_an_xml_has_the_other_questions_asked(programs: Path) -> None:
+    """Also the pid of a process that only --query-compute-apps names is looked up."""
+    smi(programs, FIXTURES / "smi/535-cut.xml")
+    path = programs / "nvidia-smi"
+    uuid = "GPU-5eed0000-0000-4000-8000-000000000000"
+    apps = f"gpu_uuid, pid, process_name, used_gpu_memory [MiB]\\n{uuid}, {os.getpid()}, py, 9 MiB"
+    rows = f"gpu_uuid, remapped_rows.pending, remapped_rows.failure\\n{uuid}, No, Yes"
+    path.write_text(path.read_text().replace(
+        "*clocks_event*)",
+        f'--query-compute-apps*) printf "{apps}\\n" ;;\n'
+        f'--query-remapped-rows*) printf "{rows}\\n" ;;\n*clocks_event*)',
+    ))  # fmt: skip
+    found, _ = run(programs)
+    assert set(found) == {*raw.NAMES, *raw.INSTEAD_OF_XML}
+    assert (found[raw.SMI_REMAPPED].exit, found[raw.SMI_APPS].exit) == (0, 0)
+    assert found[raw.PROCESSES].text.startswith(f"{os.getpid()}\t")
+
+
 def test_a_host_without_a_driver(programs: Path) -> None:
     program(programs, "nvidia-smi", 'echo "No devices were found"; exit 6\n')
     found, _ = run(programs)
+    # Nothing that answers is left to be asked more.
+    assert set(found) == set(raw.NAMES)
     host = assemble("here", found)
     assert host.failure is not None
     assert host.failure.kind == "no-devices"
@@ -189,7 +209,7 @@ def test_it_imports_only_what_python3_minimal_has() -> None:
 def test_its_names_are_those_that_are_read() -> None:
     """A misspelt name would be collected for nothing and reported as missing for ever."""
     spelt = set(re.findall(r'"([\w.-]+\.(?:txt|xml|csv|json)|os-release)"', SOURCE))
-    assert spelt == set(raw.NAMES)
+    assert spelt == {*raw.NAMES, *raw.INSTEAD_OF_XML}
 
 
 def test_its_own_json_is_json() -> None:

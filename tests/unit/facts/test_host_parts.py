@@ -9,7 +9,7 @@ import pytest
 
 from pyinfra_deploy.facts import apt_packages, host_parts, pci, processes
 from pyinfra_deploy.facts.errors import UnreadableOutput
-from pyinfra_deploy.facts.hardware import NumaNode, Package
+from pyinfra_deploy.facts.hardware import Mount, NumaNode, Package
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -229,3 +229,28 @@ def test_units_of_processes() -> None:
 def test_something_else_is_refused(parse: Callable[[str], Any], text: str) -> None:
     with pytest.raises(UnreadableOutput):
         parse(text)
+
+
+def test_mounts() -> None:
+    text = (
+        "/dev/sda1 / ext4 rw,relatime 0 0\n"
+        "/dev/md0 /srv xfs rw,noatime 0 0\n"
+        "nas:/a\\040b /srv/llm nfs4 rw,noexec,addr=192.0.2.9 0 0\n"
+        "/dev/md1 /srv xfs rw 0 0\n"
+    )
+    mounts = host_parts.parse_mounts(text)
+    found = host_parts.mount_of(mounts, "/srv/llm")
+    assert found == Mount("/srv/llm", "nas:/a b", "nfs4", ("rw", "noexec", "addr=192.0.2.9"))
+    of_root = host_parts.mount_of(mounts, "/srvother")
+    assert of_root is not None
+    assert of_root.device == "/dev/sda1"
+    # The later one hides the earlier.
+    above = host_parts.mount_of(mounts, "/srv/x")
+    assert above is not None
+    assert above.device == "/dev/md1"
+
+
+@pytest.mark.parametrize("text", ["", "nonsense\n", "Filesystem 1-blocks Used\n"])
+def test_what_lists_no_mounts_is_said(text: str) -> None:
+    with pytest.raises(UnreadableOutput):
+        host_parts.parse_mounts(text)

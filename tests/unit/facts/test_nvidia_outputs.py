@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from pyinfra_deploy.facts.errors import UnreadableOutput
-from pyinfra_deploy.facts.nvidia_csv import fill, parse_query_gpu
+from pyinfra_deploy.facts.nvidia_csv import (
+    fill,
+    parse_compute_apps,
+    parse_query_gpu,
+    parse_remapped_rows,
+)
 from pyinfra_deploy.facts.nvidia_failure import failure_in, failure_of_run, what_it_is
 from pyinfra_deploy.facts.nvidia_versions import (
     library_version,
@@ -309,3 +314,37 @@ def test_the_list_of_gpus_with_mig_devices() -> None:
     for bad in ("", "GPU 0: half a li"):
         with pytest.raises(UnreadableOutput):
             parse_gpu_list(bad)
+
+
+@pytest.mark.parametrize(
+    ("cells", "known"),
+    [("No, Yes", (False, True)), ("1, 0", (True, False)), ("[N/A], [N/A]", (None, None))],
+)
+def test_remapped_rows_by_their_own_query(
+    cells: str, known: tuple[bool | None, bool | None]
+) -> None:
+    text = f"gpu_uuid, remapped_rows.pending, remapped_rows.failure\nGPU-a, {cells}\n"
+    assert parse_remapped_rows(text) == {"GPU-a": known}
+
+
+def test_processes_by_their_own_query() -> None:
+    head = "gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n"
+    assert parse_compute_apps(head) == {}
+    found = parse_compute_apps(head + "GPU-a, 7, py, a b, 12 MiB\nGPU-a, 8, x, [N/A]\n")
+    assert [(one.pid, one.name, one.used_memory_mib) for one in found["GPU-a"]] == [
+        (7, "py, a b", 12),
+        (8, "x", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "No devices were found\n", 'Field "gpu_uuid" is not a valid field to query.\n',
+     "gpu_uuid, pid, process_name, used_gpu_memory [MiB]\nGPU-a, x, y, 1 MiB\n",
+     "gpu_uuid, pid\nGPU-a\n"],
+)  # fmt: skip
+def test_what_is_no_list_of_processes_is_said(text: str) -> None:
+    with pytest.raises(UnreadableOutput):
+        parse_compute_apps(text)
+    with pytest.raises(UnreadableOutput):
+        parse_remapped_rows(text.replace("pid", "remapped_rows.pending") + "GPU-a, maybe\n")

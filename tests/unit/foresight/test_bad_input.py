@@ -10,6 +10,8 @@ import pytest
 
 from pyinfra_deploy.cli import main
 from pyinfra_deploy.facts import raw
+from pyinfra_deploy.planning import tables
+from pyinfra_deploy.settings import contradictions
 from tests.unit.foresight.places import L20X8, QWEN3_235B, Place, finding, ids
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def test_a_config_that_is_no_json(
     (model / "config.json").write_text("<html>502 Bad Gateway</html>")
     code, hosts = place.plan(capsys)
     host = hosts["gpu01"]
-    assert code != 0
+    assert (code, ids(host, "refuse")) == (1, ["model.not-json"])
     assert host["model"] is None
     said = finding(host, "model.not-json")
     assert "config.json" in said["subject"] + said["message"]
@@ -114,19 +116,24 @@ def test_absurd_values(
 def test_a_vllm_that_is_too_old_for_this_project(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """0.5.3, as in a field report; that it cannot serve Qwen3 say the tests of compatibility."""
+    """0.5.3, as in a field report; with the versions that would do."""
     place.write(runtime={"vllm": "0.5.3"})
     assert main(place.arguments()) == 1
     said = capsys.readouterr().err
     assert "0.5.3" in said
     assert "0.10.1.1" in said
+    said = " ".join(said.split())
+    assert "0.33.0 is the newest known" in said
+    assert "before 0.8.4 knows Qwen3, nor before 0.8.5 its FP8" in said
+    rows = tables.vllm_versions().versions
+    assert max(row.vllm for row in rows) == contradictions.NEWEST_VLLM
+    assert max(row.vllm for row in rows if row.cuda < (13, 0)) == contradictions.NEWEST_OF_CUDA_12
 
 
 def test_no_facts_of_a_host(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(place.facts / "gpu01")
     code, hosts = place.plan(capsys)
-    assert code != 0
-    assert "host.not-collected" in ids(hosts["gpu01"])
+    assert (code, ids(hosts["gpu01"])) == (2, ["host.not-collected"])
     assert "fleet facts collect" in finding(hosts["gpu01"], "host.not-collected")["fix"]
 
 

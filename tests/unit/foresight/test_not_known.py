@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -61,3 +62,40 @@ def test_a_plan_does_not_promise_more_context_than_the_model_has(
     _, hosts = place.plan(capsys)
     assert "model.context-too-long" in ids(hosts["gpu01"], "refuse")
     assert hosts["gpu01"]["memory"]["longest_context"]["high"] == 40_960
+
+
+def test_gpus_that_nobody_could_read_are_not_found_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The host is left as it is, and the exit code says that looking again may change that."""
+    place = Place(tmp_path, "gpu01", "gpu02")
+    place.write()
+    for name in ("nvidia-smi-q-x.xml", "nvidia-smi-query-gpu.csv"):
+        (place.facts / "gpu02" / name).unlink()
+    code, hosts = place.plan(capsys)
+    assert (code, ids(hosts["gpu02"], "refuse")) == (2, ["gpu.unread"])
+    assert hosts["gpu02"]["refused"]
+    code, text = place.text(capsys)
+    assert text.rstrip().splitlines()[-1] == (
+        "1 of 2 hosts would be deployed; not all could be found out: gpu02 (gpu.unread)."
+    )
+    # What was found out outweighs it.
+    place.rewrite("os-release", lambda _: 'ID=rocky\nVERSION_ID="9.4"\n', "gpu02")
+    code, text = place.text(capsys)
+    assert code == 1
+    assert text.rstrip().splitlines()[-1] == "1 of 2 hosts would be deployed; refused: gpu02."
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_masked_uuids_are_said(
+    place: Place, capsys: pytest.CaptureFixture[str], masked: bool
+) -> None:
+    text = (place.facts / "gpu01" / "nvidia-smi-q-x.xml").read_text()
+    first = re.search(r"GPU-[0-9a-f-]{36}", text)
+    assert first is not None
+    if masked:
+        other = "GPU-00000001-0000-0000-0000-000000000001"
+        for name in ("nvidia-smi-q-x.xml", "nvidia-smi-query-gpu.csv"):
+            place.rewrite(name, lambda text: text.replace(first[0], other))
+    _, hosts = place.plan(capsys)
+    assert ("facts.uuids-masked" in ids(hosts["gpu01"], "note")) == masked

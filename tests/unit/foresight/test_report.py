@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import pytest
 from pyinfra_deploy import plan_commands
 from pyinfra_deploy.cli import main
 from pyinfra_deploy.plan_report import WIDTH, host_ranges
-from tests.unit.foresight.places import Place, ids
+from tests.unit.foresight.places import QWEN3_32B, Place, ids
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +48,7 @@ def test_equal_hosts_are_one_paragraph_and_what_is_refused_comes_last(
         "3 of 4 hosts would be deployed; refused: gpu04.",
     ]
     assert "11903 to 12834 GiB free on disk" in " ".join(paragraphs[0].split())
+    assert "models on xfs" in " ".join(paragraphs[0].split())
     assert "fix:" in paragraphs[1]
 
 
@@ -64,11 +66,49 @@ def test_layouts_are_shown_with_their_reasons(
 ) -> None:
     code, text = place.text(capsys, "--layouts")
     assert code == 0
-    listed = text.split("the best first:")[1]
-    rows = [line.split()[:2] for line in listed.splitlines() if line[2:3].strip()]
-    assert rows[0] == ["yes", "TP8"]
-    assert ["no", "TP4"] in rows
+    rows = _layout_rows(text)
+    # Of prod.yml's vLLM; TP8 alone is as legal with it, but slower (its FP8 blocks are refined).
+    assert rows[0] == ("yes", "TP8 + EP")
+    assert ("no", "TP4") in rows
+    assert ("no", "TP7") in rows
     assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def _layout_rows(text: str) -> list[tuple[str, str]]:
+    """(mark, the layout's whole name) of each row."""
+    listed = text.split("the best first:")[1]
+    rows = [re.match(r"  (yes|maybe|no) +(TP\d+(?: x [PD]P\d+)*(?: \+ EP)?) ", line)
+            for line in listed.splitlines()]  # fmt: skip
+    return [(row[1], row[2]) for row in rows if row]
+
+
+def test_layouts_are_of_the_gpus_that_the_engine_may_have(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """engine.gpus leaves four of eight, which lie on both NUMA nodes."""
+    place.model = QWEN3_32B
+    args = {**place.settings["engine"]["args"], "tensor-parallel-size": 2}
+    del args["enable-expert-parallel"]
+    place.write(engine={"args": args, "gpus": [1, 2, 5, 6]})
+    _, text = place.text(capsys, "--layouts")
+    rows = _layout_rows(text)
+    assert ("yes", "TP4") in rows
+    assert not any("TP8" in name or "TP5" in name for _, name in rows)
+    _, hosts = place.plan(capsys, "--layouts")
+    layouts = hosts["gpu01"]["layouts"]
+    assert [one["layout"] for one in layouts if one["fits"] == "yes"] == [
+        name for mark, name in rows if mark == "yes"
+    ]
+    two = next(one for one in layouts if one["layout"] == "TP2")
+    assert (two["legal"], two["gpus_idle"], two["arguments"]) == (
+        True, 2, {"tensor-parallel-size": 2}
+    )  # fmt: skip
+    # 1 and 2 lie behind one socket: their link is what a pair's is, not a step between sockets.
+    assert "across NUMA nodes" not in two["why"]
+    assert "across NUMA nodes" in next(one for one in layouts if one["layout"] == "TP4")["why"]
+    three = next(one for one in layouts if one["layout"] == "TP3")
+    assert (three["legal"], three["fits"], three["weights_bytes"]) == (False, None, None)
+    assert three["reasons_against"]
 
 
 @pytest.mark.parametrize(
@@ -96,14 +136,23 @@ def test_the_document_for_programs_keeps_its_shape(
     assert [host["host"] for host in document["hosts"]] == list(four.hosts)
     host = document["hosts"][3]
     assert set(host) == {
-        *("host", "refused", "hardware", "model", "placement", "memory", "findings", "changes")
+        *("host", "refused", "hardware", "model", "placement", "memory", "findings", "changes"),
+        "layouts",
     }
-    assert set(host["hardware"]) == {"gpus", "driver", "cuda", "cpus", "memory_total_bytes"}
+    assert host["layouts"] is None
+    assert set(host["hardware"]) == {
+        *("gpus", "driver", "cuda", "cpus", "memory_total_bytes", "llm_mount")
+    }
+    assert host["hardware"]["llm_mount"]["kind"] == "xfs"
     assert set(host["hardware"]["gpus"][0]) == {"index", "name", "uuid", "memory_total_mib"}
     assert set(host["memory"]) == {
         *("layout", "source", "weights_bytes", "available_bytes", "kv_bytes_per_token", "tokens"),
         *("requests_at_max_model_len", "longest_context"),
+        *("requests_at_typical_length", "typical_tokens"),
     }
+    assert host["memory"]["typical_tokens"] > 0
+    typical = host["memory"]["requests_at_typical_length"]
+    assert typical["low"] > host["memory"]["requests_at_max_model_len"]["low"]
     assert set(host["memory"]["tokens"]) == {"low", "middle", "high"}
     for one in host["findings"]:
         assert set(one) == {*("id", "severity", "subject", "message", "evidence", "fix", "source")}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pyinfra_deploy.deploys import session
 from pyinfra_deploy.keys.errors import KeysError
 from pyinfra_deploy.operations import gateway_steps
 from pyinfra_deploy.planning import host_plan, nginx
@@ -121,3 +123,24 @@ def test_a_host_that_keeps_its_old_configuration_fails(world: PyinfraWorld, comm
     world.script.says("host facts", {"nginx": "1.22.1"})
     world.script.says(command, refusal("nginx -t failed"))
     assert not world.run(gateway_steps.apply_nginx, plan=plan_of())
+
+
+@pytest.mark.parametrize(
+    ("certificate", "problem", "said"),
+    [
+        (True, KeysError("the CA's key cannot be read", "a wrong password", "give it"), True),
+        (True, None, False),
+        # A certificate that is there needs no signature.
+        (False, KeysError("the CA's key cannot be read", "a wrong password", "give it"), False),
+    ],
+)
+def test_a_ca_that_could_not_sign_refuses_before_anything(
+    monkeypatch: pytest.MonkeyPatch, certificate: bool, problem: KeysError | None, said: bool
+) -> None:
+    monkeypatch.setattr(session, "signing_problem", lambda *_: problem)
+    plan = plan_of()
+    assert plan.certificate
+    plan = plan if certificate else replace(plan, certificate="")
+    found = list(session.unusable_secrets(plan, {"name": "prod", "root": ROOT}))
+    assert [one.id for one in found if one.severity == "refuse"] == ["gateway.ca-key"] * said
+    assert all("a wrong password" in one.message and one.fix == "give it" for one in found)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import logging
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.context import ctx_host, ctx_state
 
-from pyinfra_deploy.operations import host_steps, lease, packing
+from pyinfra_deploy.operations import host_steps, lease
 from pyinfra_deploy.operations.run import this_run
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.wanted import Environment
@@ -20,8 +18,6 @@ from tests.fakes.pyinfra_host import PROGRAM, ROOT, refusal
 from tests.unit.planning import worlds
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.fakes.pyinfra_host import PyinfraWorld
 
 
@@ -33,42 +29,6 @@ def _messages(caplog: pytest.LogCaptureFixture) -> None:
 def test_nothing_to_change_sends_nothing(world: PyinfraWorld) -> None:
     assert world.run(host_steps.nothing_to_change, summary="as it should be")
     assert world.script.sent == []
-
-
-def test_the_program_goes_through_stdin_and_the_shell_makes_it_whole(
-    world: PyinfraWorld, tmp_path: Path
-) -> None:
-    root = str(tmp_path / "srv")
-    assert world.run(host_steps.put_program, llm_root=root, content=packing.host_program())
-    (sent,) = world.script.sent
-    assert sent.stdin == base64.b64encode(packing.host_program()).decode()
-    assert len(sent.command) < 1000
-    # The very script, run by a shell here.
-    done = subprocess.run(
-        ["sh", "-c", sent.command], input=sent.stdin, text=True, capture_output=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    target = tmp_path / "srv/bin/fleet-host"
-    assert target.read_bytes() == packing.host_program()
-    assert target.stat().st_mode & 0o777 == 0o755
-    assert [path.name for path in target.parent.iterdir()] == ["fleet-host"]
-
-
-@pytest.mark.parametrize("cut", ["", "!!!", base64.b64encode(b"newer").decode()[:4]])
-def test_a_cut_program_replaces_nothing(world: PyinfraWorld, tmp_path: Path, cut: str) -> None:
-    """A broken connection ends stdin, in the middle of a group of four or between two."""
-    target = tmp_path / "bin/fleet-host"
-    target.parent.mkdir()
-    target.write_text("the old one")
-    world.run(host_steps.put_program, llm_root=str(tmp_path), content=b"newer")
-    command = world.script.sent[0].command
-    done = subprocess.run(
-        ["sh", "-c", command], input=cut, text=True, capture_output=True, check=False
-    )
-    assert done.returncode != 0
-    assert done.stderr
-    assert target.read_text() == "the old one"
-    assert [path.name for path in target.parent.iterdir()] == ["fleet-host"]
 
 
 def test_a_secret_is_in_stdin_alone(world: PyinfraWorld, caplog: pytest.LogCaptureFixture) -> None:

@@ -30,7 +30,7 @@ def test_nothing_to_say_of_the_same_vllm_or_of_none(present: Any) -> None:
 
 def test_an_upgrade_between_versions_of_the_table() -> None:
     (note,) = found("0.28.0", "0.32.0", **{"max-model-len": 5, "disable-cascade-attn": True})
-    assert note.severity == "note"
+    assert (note.id, note.severity) == ("compat.vllm-changes", "note")
     assert note.message.startswith("upgrade: vLLM 0.28.0 to 0.32.0: 33 new arguments, 1 gone")
     assert note.evidence == "in engine.args: disable-cascade-attn is on its way out: deprecated"
     (note,) = found("0.32.0", "0.28.0")

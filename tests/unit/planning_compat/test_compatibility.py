@@ -13,6 +13,7 @@ from packaging.version import Version
 from pyinfra_deploy.facts.hardware import DriverFailure, Gpu, Hardware
 from pyinfra_deploy.planning import tables
 from pyinfra_deploy.planning.compatibility import ModelFacts, check
+from pyinfra_deploy.planning.compatibility_driver import WantedCuda, gpu_generation_findings
 from pyinfra_deploy.planning.runtime_facts import LockedRuntime, known_version, locked_runtime
 from tests.unit.planning_compat.hosts import ARGS, QWEN3_BF16, QWEN3_FP8, host, ids, settings
 
@@ -351,6 +352,29 @@ def test_gpus_newer_than_the_cuda() -> None:
     assert ids(found, "refuse") == ["compat.gpu-too-new"]
     assert "0.10.2 is the first known" in found[0].fix
     assert ids(check(cards("NVIDIA B200", (10, 0)), settings("0.33.0"))) == []
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "refused"),
+    [
+        ((10, 3), (12, 8), "needs CUDA 12.9,"),
+        ((10, 3), (12, 9), None),
+        ((12, 1), (12, 8), "needs CUDA 12.9,"),
+        ((12, 0), (12, 8), None),
+        # Not in the table: at least what the nearest below needs.
+        ((11, 0), (12, 8), "needs CUDA 12.9 at least,"),
+        ((13, 0), (12, 8), "needs CUDA 12.9 at least,"),
+        ((13, 0), (13, 0), None),
+    ],
+)
+def test_generations_by_the_cuda_that_first_compiles_for_them(
+    capability: tuple[int, int], cuda: tuple[int, int], refused: str | None
+) -> None:
+    wanted = WantedCuda((cuda,), "the lock says so", "the lock")
+    found = gpu_generation_findings(cards("GPU of the year", capability), wanted)
+    said = [one.message for one in found if one.id == "compat.gpu-too-new"]
+    assert [refused in one for one in said if refused] == [True] * bool(refused)
+    assert bool(said) == bool(refused)
 
 
 # ---- all of it -----------------------------------------------------------------------------------

@@ -121,3 +121,10 @@ def test_the_commands(
     assert "Source:" in shown
     assert main(["findings", "show", "gpu.pcie-widht"]) == 1
     assert "did you mean gpu.pcie-width" in capsys.readouterr().err
+
+
+def test_every_id_is_named_by_a_test() -> None:
+    """A finding that no test asks for may never be said, or always."""
+    tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "tests" / "unit").rglob("*.yml")]
+    named = {found[0] for path in tests for found in ID.finditer(path.read_text(encoding="utf-8"))}
+    assert [identifier for identifier in known_ids() if identifier not in named] == []

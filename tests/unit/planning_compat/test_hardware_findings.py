@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from pyinfra_deploy.facts.hardware import DriverFailure, Gpu, Hardware, Package
+from pyinfra_deploy.facts.hardware import (
+    DriverFailure,
+    Gpu,
+    GpuProcess,
+    Hardware,
+    Mount,
+    Package,
+)
 from pyinfra_deploy.planning import tables
 from pyinfra_deploy.planning.hardware_findings import (
     Demand,
@@ -197,3 +204,69 @@ def test_a_missing_card_does_not_hide_another_ones_errors() -> None:
     events = (xid(79, 7), xid(62, 3))
     found = hardware_findings(host(7, kernel_events=events), settings())
     assert ids(found, "refuse") == ["gpu.fallen-off", "gpu.xid-fatal"]
+
+
+# ---- clocks and shares ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, True),
+        ({"clock_memory_mhz": 6751}, False),
+        ({"clock_memory_mhz": 6750}, True),
+        ({"performance_state": "P2"}, False),
+        ({"performance_state": "P8"}, False),
+        ({"utilization_percent": 4}, False),
+        ({"utilization_percent": None}, False),
+        ({"clock_memory_max_mhz": None}, False),
+        ({"clock_memory_mhz": None}, False),
+    ],
+)
+def test_memory_clocks_are_judged_of_cards_at_work(changes: dict[str, Any], said: bool) -> None:
+    busy = {"performance_state": "P0", "utilization_percent": 5, "clock_memory_mhz": 405,
+            "clock_memory_max_mhz": 9001}  # fmt: skip
+    found = hardware_findings(host(changed={2: busy | changes}), settings())
+    assert ("gpu.memory-clock-low" in ids(found, "warn")) == said
+
+
+@pytest.mark.parametrize(
+    ("vllm", "args", "refused"),
+    [
+        # Of 45,472 MiB 4,000 are 8.8%: 0.9 leaves room for them, 0.92 does not.
+        ("0.33.0", {}, True),
+        ("0.20.2", {}, False),
+        ("0.33.0", {"gpu-memory-utilization": 0.9}, False),
+        ("0.20.2", {"gpu-memory-utilization": 0.92}, True),
+    ],
+)
+def test_an_orphan_is_measured_by_the_share_of_the_version(
+    vllm: str, args: dict[str, Any], refused: bool
+) -> None:
+    process = GpuProcess(4711, "python", 4000, "")
+    held = host(changed={2: {"processes": (process,), "memory_used_mib": 4001}})
+    found = hardware_findings(held, settings(vllm, {"tensor-parallel-size": 8, **args}))
+    assert ("gpu.orphan-memory" in ids(found, "refuse")) == refused
+    assert ("gpu.foreign-process" in ids(found, "warn")) != refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "found"),
+    [
+        ("ext4", ("rw",), []),
+        ("overlay", ("rw",), []),
+        ("xfs", ("rw", "noexec"), ["disk.noexec"]),
+        ("tmpfs", ("rw",), ["disk.volatile"]),
+        ("nfs4", ("rw", "noexec"), ["disk.noexec", "disk.network"]),
+        ("fuse.sshfs", ("rw",), ["disk.network"]),
+        ("fuseblk", ("rw",), []),
+    ],
+)
+def test_the_file_system_that_models_lie_on(
+    kind: str, options: tuple[str, ...], found: list[str]
+) -> None:
+    mounted = host(llm_mount=Mount("/srv", "/dev/md0", kind, options))
+    said = hardware_findings(mounted, settings())
+    assert [one.id for one in said if one.id.startswith("disk.")] == found
+    assert all(f"/dev/md0 on /srv type {kind}" in one.evidence for one in said
+               if one.id.startswith("disk."))  # fmt: skip

@@ -51,6 +51,34 @@ def test_the_labs_bad_states(state: str) -> None:
         assert LESSER[state] in ids(found)
 
 
+@pytest.mark.parametrize(
+    ("state", "refusal"), [("remap-failed", "gpu.row-remap-failed"),
+                           ("remap", "gpu.row-remap-pending"),
+                           ("retirement", "gpu.page-retirement-pending"),
+                           ("ecc", "gpu.ecc-uncorrected"),
+                           ("orphan", "gpu.orphan-memory"), ("mig", "gpu.mig-enabled")]
+)  # fmt: skip
+def test_half_an_xml_hides_nothing_that_refuses(state: str, refusal: str) -> None:
+    """The collector asks remapped rows and processes by themselves then."""
+    found = outputs(state)
+    xml = found[raw.SMI_XML].text
+    found[raw.SMI_XML] = RawOutput(xml[: len(xml) // 2])
+    found |= {
+        name: RawOutput(*nvidia_smi.answer([query, "--format=csv"], "gpu1", state))
+        for name, query in collect.INSTEAD_OF_XML.items()
+    }
+    hardware = assemble("gpu1", found)
+    assert "known from --query-gpu only" in dict(hardware.unread)[raw.SMI_XML]
+    assert ids(hardware_findings(hardware, settings()), "refuse") == [refusal]
+
+
+def test_what_was_not_asked_is_said_where_the_xml_is_cut() -> None:
+    found = outputs("remap-failed")
+    found[raw.SMI_XML] = RawOutput(found[raw.SMI_XML].text[:9000])
+    hardware = assemble("gpu1", found)
+    assert {raw.SMI_REMAPPED, raw.SMI_APPS} <= dict(hardware.unread).keys()
+
+
 def test_at_least_twenty_states_are_refused() -> None:
     assert sum(bool(refusal) for refusal in REFUSALS.values()) >= 20
 

@@ -60,6 +60,17 @@ def test_a_product_string_that_lies_is_not_believed() -> None:
     assert seen.middle / GIB == pytest.approx(139.9, abs=0.2)
 
 
+def test_the_vocabulary_is_padded_to_64_whatever_the_layout() -> None:
+    """VocabParallelEmbedding: 32,001 rows are 32,064, over 8 GPUs 4,008 each, not 4,032."""
+    config = {**shapes.LLAMA3_70B, "vocab_size": 32001, "num_hidden_layers": 1}
+    choice, _ = read_choice({})
+    eight = loaded_bytes(shape(config), Layout(8), choice)
+    wider = loaded_bytes(shape({**config, "vocab_size": 32064}), Layout(8), choice)
+    # The embedding and the output layer are rounded up to the same rows.
+    assert wider == pytest.approx(eight)
+    assert loaded_bytes(shape({**config, "vocab_size": 32065}), Layout(8), choice) > wider
+
+
 def test_weights_per_gpu() -> None:
     def size(config: dict[str, Any], layout: Layout) -> float:
         choice, _ = read_choice({})

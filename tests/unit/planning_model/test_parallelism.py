@@ -98,53 +98,133 @@ def test_tp4_on_l20_does_not_hold_the_weights(gpus: int) -> None:
 @pytest.mark.parametrize(
     ("config", "args", "identity"),
     [
-        ({**shapes.QWEN3_32B, "num_attention_heads": 28}, {"tensor-parallel-size": 8}, "heads"),
+        (
+            {**shapes.QWEN3_32B, "num_attention_heads": 28},
+            {"tensor-parallel-size": 8},
+            "parallel.heads",
+        ),
         (
             {**shapes.LLAMA3_70B, "num_key_value_heads": 6},
             {"tensor-parallel-size": 4},
-            "kv-heads",
+            "parallel.kv-heads",
         ),
-        (shapes.QWEN35_27B, {"tensor-parallel-size": 3}, "linear-heads"),
-        (shapes.QWEN3_32B, {"enable-expert-parallel": True}, "no-experts"),
-        (shapes.QWEN3_32B, {"tensor-parallel-size": 16}, "too-many-ranks"),
+        (shapes.QWEN35_27B, {"tensor-parallel-size": 3}, "parallel.linear-heads"),
+        (shapes.QWEN3_32B, {"enable-expert-parallel": True}, "parallel.no-experts"),
+        (shapes.QWEN3_32B, {"tensor-parallel-size": 16}, "parallel.too-many-ranks"),
         (
             {**shapes.QWEN3_235B, "num_experts": 4},
             {"tensor-parallel-size": 8, "enable-expert-parallel": True},
-            "experts",
+            "parallel.experts",
         ),
         (
             {**shapes.QWEN3_235B, "moe_intermediate_size": 1532},
             {"tensor-parallel-size": 8},
-            "expert-width",
+            "parallel.expert-width",
         ),
         (
             {**shapes.QWEN3_32B, "num_hidden_layers": 4},
             {"pipeline-parallel-size": 8},
-            "layers",
+            "parallel.layers",
         ),
         (
             {**shapes.LLAMA2_70B_AWQ, "intermediate_size": 29568},
             {"tensor-parallel-size": 8},
-            "scale-groups",
+            "parallel.scale-groups",
         ),
         (
             {**shapes.QWEN3_32B, "quantization_config": shapes.FP8, "intermediate_size": 25088},
             {"tensor-parallel-size": 8},
-            "fp8-blocks-linear",
+            "parallel.fp8-blocks-linear",
         ),
         (
             shapes.QWEN3_235B,
             {"tensor-parallel-size": 8, "decode-context-parallel-size": 4},
-            "context-parallel",
+            "parallel.context-parallel",
         ),
     ],
 )
 def test_illegal_layouts(config: dict[str, Any], args: dict[str, Any], identity: str) -> None:
     findings = found(config, {"max-model-len": 1024, **args}, "0.33.0")
-    refusal = one(findings, f"parallel.{identity}")
+    refusal = one(findings, identity)
     assert refusal.severity == "refuse"
     assert refusal.fix
-    assert refusal.evidence or identity == "layers"
+    assert refusal.evidence
+
+
+QWEN25_1B5: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "max_position_embeddings": 32768,
+    "torch_dtype": "bfloat16",
+}
+PHI3_MEDIUM: dict[str, Any] = {
+    **QWEN25_1B5,
+    "architectures": ["Phi3ForCausalLM"],
+    "hidden_size": 5120,
+    "intermediate_size": 17920,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 10,
+    "vocab_size": 32064,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "tensor", "refused", "instead"),
+    [
+        # 8960 / 6 and 151936 / 6 are no whole numbers; heads and KV heads are fine.
+        (QWEN25_1B5, 6, {"parallel.vocabulary", "parallel.width"}, 4),
+        # 32064 = 64 x 501 and 17920 = 5 x 3584; TP4 would not do, for the ten KV heads.
+        (PHI3_MEDIUM, 5, {"parallel.vocabulary"}, 2),
+        # 32003 is rounded up to 32064, which 3 divides.
+        ({**PHI3_MEDIUM, "num_attention_heads": 42, "num_key_value_heads": 42,
+          "intermediate_size": 17919, "vocab_size": 32003}, 3, set(), 0),
+        ({**QWEN25_1B5, "intermediate_size": 8962, "num_attention_heads": 16}, 4,
+         {"parallel.width"}, 2),
+        # Said once, as what it is, where the weights are quantised too.
+        ({**shapes.QWEN3_32B, "quantization_config": shapes.FP8, "intermediate_size": 25604}, 8,
+         {"parallel.width"}, 4),
+        ({**shapes.LLAMA2_70B_AWQ, "intermediate_size": 28676}, 8, {"parallel.width"}, 4),
+    ],
+)  # fmt: skip
+def test_vocabulary_and_width_are_cut_evenly_or_not_at_all(
+    config: dict[str, Any], tensor: int, refused: set[str], instead: int
+) -> None:
+    args = {"tensor-parallel-size": tensor, "max-model-len": 1024}
+    findings = found(config, args, "0.33.0")
+    about = {"parallel.vocabulary", "parallel.width", "parallel.fp8-blocks-linear",
+             "parallel.scale-groups", "parallel.heads", "parallel.kv-heads"}  # fmt: skip
+    assert ids(findings, "refuse") & about == refused
+    for identity in refused:
+        assert f"tensor-parallel-size to {instead}," in one(findings, identity).fix
+
+
+def test_shared_experts_are_cut_unless_copies_may_keep_them_whole() -> None:
+    config = {**shapes.DEEPSEEK_V3, "moe_intermediate_size": 1028, "quantization_config": None}
+    args = {"tensor-parallel-size": 8, "enable-expert-parallel": True}
+    assert "parallel.width" in ids(found(config, args, "0.33.0", h100(16)), "refuse")
+    copies = found(config, {**args, "data-parallel-size": 2}, "0.33.0", h100(16))
+    assert one(copies, "parallel.width").severity == "warn"
+
+
+@pytest.mark.parametrize(("version", "warned"), [("0.13.0", True), ("0.14.0", False), (None, True)])
+def test_fp8_blocks_of_a_ranks_kv_heads(version: str | None, warned: bool) -> None:
+    """Heads of 64 and one KV head a rank: 64 columns are no block of 128."""
+    config = {**shapes.QWEN3_32B, "quantization_config": shapes.FP8, "head_dim": 64}
+    args = {"tensor-parallel-size": 8}
+    said = [one.message for one in found(config, args, version)
+            if one.id == "parallel.fp8-blocks-linear"]  # fmt: skip
+    assert [message for message in said if message.startswith("KV heads")] == (
+        ["KV heads x head_dim 512 over 8 GPUs is 64 each, not a multiple of the FP8 block of 128; "
+         "vLLM stops there if the checkpoint has these layers in FP8."] if warned else []
+    )  # fmt: skip
+    assert not any(one.id == "parallel.fp8-blocks-linear" for one in
+                   found(config, {"tensor-parallel-size": 4}, version))  # fmt: skip
 
 
 def test_dense_layers_are_cut_whatever_the_experts_do() -> None:
@@ -247,10 +327,27 @@ def test_lengths_in_human_form() -> None:
 
 def test_all_layouts_of_eight_gpus() -> None:
     layouts = candidate_layouts(8, experts=False)
-    assert len(layouts) == 20
-    assert len(set(layouts)) == 20
-    assert {layout.gpus for layout in layouts} == {1, 2, 4, 8}
+    # The sum of the numbers of divisors' divisors up to 8.
+    assert len(layouts) == len(set(layouts)) == 1 + 3 + 3 + 6 + 3 + 9 + 3 + 10
+    assert {layout.gpus for layout in layouts} == set(range(1, 9))
     assert candidate_layouts(0, experts=True) == ()
+
+
+def test_seven_gpus_have_the_layouts_that_leave_some_idle() -> None:
+    """With a card lost: 7 divides neither heads nor widths, and TP4 still serves."""
+    verdicts = all_layouts(shape(shapes.QWEN3_32B), l20(7), {"max-model-len": 16384}, "0.33.0")
+    fitting = [one for one in verdicts if one.legal and one.fits == 0]
+    names = [str(one.layout) for one in fitting]
+    # Nothing is cut by 3, 5 or 7; one stage before several, then few idle GPUs before many.
+    assert names[:2] == ["TP2 x DP3", "TP4"]
+    four = next(one for one in fitting if str(one.layout) == "TP4")
+    assert four.idle == 3
+    assert "3 GPUs idle" in four.why
+    stages = [one.layout.pipeline for one in fitting]
+    assert stages == sorted(stages)
+    seven = next(one for one in verdicts if str(one.layout) == "TP7")
+    assert "64 attention heads" in seven.reasons[0]
+    assert seven.budget is None
 
 
 def test_the_order_of_layouts_and_its_reasons() -> None:

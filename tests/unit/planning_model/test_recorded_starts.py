@@ -38,6 +38,31 @@ def test_available_memory_lies_in_the_range(starts: list[Start]) -> None:
     assert close >= 0.85 * len(judged)
 
 
+def test_the_range_is_narrow_enough_to_say_something(starts: list[Start]) -> None:
+    """A range over the whole card would hold every start."""
+    verdicts = [kv_estimate.memory_verdict(start) for start in starts]
+    widths = sorted(verdict.width for verdict in verdicts if not verdict.excluded)
+    assert widths[len(widths) // 2] <= 0.12
+    assert widths[-1] <= 0.27
+
+
+def test_so_it_does_where_the_weights_are_not_from_the_same_log(starts: list[Start]) -> None:
+    verdicts = [kv_estimate.memory_verdict(one) for one in starts if not one.own_weights]
+    judged = [verdict for verdict in verdicts if not verdict.excluded]
+    assert len(judged) >= 12
+    assert sum(verdict.good for verdict in judged) >= 0.95 * len(judged)
+    assert sum(abs(verdict.error) <= 0.05 for verdict in judged) >= 0.85 * len(judged)
+
+
+def test_few_starts_that_worked_are_warned_of(starts: list[Start]) -> None:
+    served = [
+        one for one in starts if not one.failed and not kv_estimate.memory_verdict(one).excluded
+    ]
+    warned = [one.id for one in served if kv_estimate.memory_warnings(one)]
+    assert len(served) >= 20
+    assert len(warned) <= 0.2 * len(served), warned
+
+
 def test_so_it_does_in_rows_that_no_constant_came_from(starts: list[Start]) -> None:
     held_out = [start for start in starts if start.id not in kv_estimate.CALIBRATION]
     verdicts = [kv_estimate.memory_verdict(start) for start in held_out]

@@ -33,11 +33,22 @@ def test_a_model_that_fits_on_each_node() -> None:
     assert [(one.node, one.cpus) for one in engines] == [(0, CPUS[0]), (1, CPUS[1])]
     assert {str(one.layout) for one in engines} == {"TP4"}
     finding = node_engines_finding("gpu01", engines, engines[0].layout)
-    assert finding.severity == "note"
+    assert (finding.id, finding.severity) == ("placement.one-engine-per-node", "note")
     assert f"TP4 on GPUs 4-7 (NUMA node 1, CPUs {CPUS[1]})" in finding.evidence
     text = plan_report.layouts_text([], engines)
     assert "2 engines" in text
     assert f"TP4 on GPUs 0-3 (NUMA node 0, CPUs {CPUS[0]})" in text
+    # And what the unit of each would say, since the deploy makes one of them only.
+    flat = " ".join(text.split())
+    for one in engines:
+        uuids = ",".join(str(gpu.uuid) for gpu in one.gpus)
+        assert (
+            f"CPUAffinity={one.cpus}; NUMAPolicy=bind; NUMAMask={one.node}; "
+            f"Environment=CUDA_DEVICE_ORDER=PCI_BUS_ID; Environment=CUDA_VISIBLE_DEVICES={uuids}; "
+            f"vllm serve --uds /run/llm-engine-main-node{one.node}/http.sock"
+        ) in flat
+    assert "runs one engine on a host" in flat
+    assert "units of your own" in finding.fix
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_an_installed_copy_is_refused_with_the_command_that_mends_it(tmp_path: P
         load_fleet(root / "inventories" / "prod.py")
     assert f"found: {PACKAGE}" in str(caught.value)
     assert f"cd {root} && " in str(caught.value)
-    assert "pip install --no-deps -e ." in str(caught.value)
+    assert "pip install --no-deps --no-build-isolation -e ." in str(caught.value)
 
 
 def test_the_checkouts_own_code_is_right_also_by_another_path(tmp_path: Path) -> None:

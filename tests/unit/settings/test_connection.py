@@ -136,7 +136,7 @@ def test_passwords_are_looked_up_late(empty: Repository, monkeypatch: pytest.Mon
         "ansible_ssh_pass: plain\n"
     )
     data = _map(empty, text).data
-    assert data["ssh_password"] == "plain"
+    assert data["ssh_password"].reveal() == "plain"
     secret = data["_sudo_password"]
     assert isinstance(secret, Secret)
     monkeypatch.setenv("SUDO_PASSWORD", "later")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,8 @@ from tests.fakes.repository import GOOD
 if TYPE_CHECKING:
     from pyinfra_deploy.settings.problems import Problem
     from tests.fakes.repository import Repository
+
+ROOT = Path(__file__).parents[3]
 
 
 def _write(repository: Repository, **engine: Any) -> None:
@@ -42,6 +46,32 @@ def test_what_runs_beside_the_lock_is_refused(repository: Repository, name: str)
     problem = _refused(repository, env={name: "/opt/more"})
     assert problem.key_path == f"engine.env.{name}"
     assert "lock file" in problem.message
+
+
+def _without_egress() -> list[str]:
+    """What the unit sets so that the engine fetches and reports nothing."""
+    text = (ROOT / "templates/units/engine-sandbox.inc").read_text()
+    (block,) = re.findall(r"^# Nothing is fetched and nothing reported.*?(?=^#)", text, re.M | re.S)
+    names = re.findall(r"(\w+)=[01](?!\w)", block)
+    assert len(names) == 8
+    return names
+
+
+@pytest.mark.parametrize("name", _without_egress())
+def test_what_keeps_the_engine_from_calling_out_is_not_for_settings(
+    repository: Repository, name: str
+) -> None:
+    problem = _refused(repository, env={name: "0"})
+    assert problem.key_path == f"engine.env.{name}"
+    assert re.search("downloads nothing|reports nothing", problem.message)
+
+
+def test_no_watch_without_statistics(repository: Repository) -> None:
+    problem = _refused(repository, args={"disable-log-stats": True})
+    assert problem.key_path == "engine.args.disable-log-stats"
+    assert "engine.watch" in problem.fix
+    _write(repository, args={"disable-log-stats": True}, watch={"enabled": False})
+    assert load_fleet("prod", repository.root).hosts["gpu01"].settings.engine.watch.enabled is False
 
 
 @pytest.mark.parametrize(
