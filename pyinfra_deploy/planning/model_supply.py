@@ -15,15 +15,19 @@ if TYPE_CHECKING:
 
     from pyinfra_deploy.settings.schema import Model, Settings
 
+NOT_SIGNED = "model.lock-not-signed"
 LOCK_AGAIN = "fleet model lock INVENTORY writes it anew; git has the one before"
 
 
 @dataclass(frozen=True)
 class LockedModel:
-    """The lock that settings name: either it, or why it cannot be used. Neither: none is named."""
+    """The lock that settings name: either it, or why it cannot be used. Neither: none is named.
+    finding, fix: of the problem."""
 
     lock: ModelLock | None = None
     problem: str = ""
+    finding: str = "model.lock-unusable"
+    fix: str = LOCK_AGAIN
 
 
 NOT_LOCKED = LockedModel()
@@ -49,13 +53,16 @@ def judge_lock(model: Model, text: str) -> LockedModel:
 def lock_findings(host: str, settings: Settings, locked: LockedModel) -> Iterator[Finding]:
     """A lock that settings name and that cannot be used."""
     if locked.problem and settings.model is not None:
+        unsigned = locked.finding == NOT_SIGNED
         yield Finding(
-            "model.lock-unusable",
+            locked.finding,
             "refuse",
             host,
             "model.lock",
-            "the model's lock cannot be used, so a model could not be compared with anything",
-            LOCK_AGAIN,
+            "the model's lock is not signed as model.signed_by asks, so nothing is pulled by it"
+            if unsigned
+            else "the model's lock cannot be used, so a model could not be compared with anything",
+            locked.fix,
             evidence=locked.problem,
             source="docs/models.md",
         )

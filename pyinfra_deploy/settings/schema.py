@@ -138,6 +138,13 @@ class Model(Section):
         "plan` asks no hub. null: what the hub lists at the moment of the pull. docs/models.md.",
         "locks/models/Qwen--Qwen3-235B-A22B-FP8/master.json",
     )
+    signed_by: Annotated[tuple[RepositoryPath, ...], LENIENT] = setting(
+        (),
+        "Public keys, or certificates of an authority, in the repository: the lock has to be "
+        "signed with one of them (`fleet model sign`), else it is refused. Empty: no signature is "
+        "asked for. docs/models.md.",
+        ["keys/models.pub"],
+    )
     accept: Annotated[tuple[Literal["pickle", "code"], ...], LENIENT] = setting(
         (),
         "What else than safetensors a model may bring. pickle: weights as .bin or .pt, which run "
