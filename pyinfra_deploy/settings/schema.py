@@ -164,6 +164,13 @@ class Model(Section):
         "Where the weights are quantised: the use that they were tried and accepted for.",
         "support chat, compared with bf16 on 500 answers",
     )
+    fitness: Literal["required", "off"] = setting(
+        "required",
+        "required: before a model first goes live with a runtime, its tokenizer is examined on the "
+        "host by that runtime's transformers: files, vocabulary, special tokens, chat template, "
+        "texts that must come back as they were. off: it is served unexamined. docs/models.md.",
+        "required",
+    )
     files_at_once: int = setting(4, "Files pulled at the same time.", 4, ge=1, le=32)
     file_timeout_seconds: Seconds = setting(
         86_400, "Longest time for a single file, retries included, before the pull fails.", 86_400

@@ -99,6 +99,9 @@ def test_a_release_is_staged_bound_and_switched_to(world: PyinfraWorld) -> None:
     assert job["proof"] == {
         "device": "cuda", "gpus": [], "trust_remote_code": False, "timeout_seconds": 900,
     }  # fmt: skip
+    assert job["fitness"] == {
+        "trust_remote_code": False, "chat_template": None, "tools": False, "timeout_seconds": 900,
+    }  # fmt: skip
     assert (job["drain_seconds"], job["enable"], job["ask_parser"]) == (120, True, True)
 
 
