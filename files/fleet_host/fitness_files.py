@@ -47,7 +47,6 @@ def read_documents(model: Path, found: Found) -> dict[str, Any]:
 def check_files(model: Path, documents: dict[str, Any], found: Found) -> None:
     """Whether there is a tokenizer at all, and the whole of it."""
     names = {path.name for path in model.iterdir()}
-    own_code = "auto_map" in (documents.get(SETTINGS) or {})
     whole = names & set(WHOLE) or any(name.endswith(WHOLE_ENDINGS) for name in names)
     if not whole and {"vocab.json", "merges.txt"} & names:
         for missing in {"vocab.json", "merges.txt"} - names:
@@ -56,7 +55,7 @@ def check_files(model: Path, documents: dict[str, Any], found: Found) -> None:
                 f"there is no {TOKENIZER} either, so nothing says how text becomes tokens.",
                 "Lock the model anew, and look whether its repository has the file.",
             )
-    elif not whole and not own_code:
+    elif not whole and not brings_code(documents):
         found.refuse(
             "it has no tokenizer",
             f"none of {', '.join(WHOLE)} is there.",
@@ -65,6 +64,12 @@ def check_files(model: Path, documents: dict[str, Any], found: Found) -> None:
         )
     if SETTINGS not in names:
         found.warn(f"{SETTINGS} is missing: the tokenizer's class is guessed by the model's type")
+
+
+def brings_code(documents: dict[str, Any]) -> bool:
+    """Whether the repository's own code is its tokenizer."""
+    settings = documents.get(SETTINGS)
+    return isinstance(settings, dict) and "AutoTokenizer" in (settings.get("auto_map") or {})
 
 
 def language_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOAD = "AutoTokenizer"
+# Of mistral-common, which has prompts in code, and other attributes than transformers' tokenizers.
+MISTRAL = "MistralCommon"
 
 
 def examine(asked: dict[str, Any], step: Callable[[str], None], seen: dict[str, Any]) -> None:
@@ -40,27 +42,52 @@ def examine(asked: dict[str, Any], step: Callable[[str], None], seen: dict[str, 
     transformers = _transformers(asked)
     seen["transformers"] = str(getattr(transformers, "__version__", "?"))
     step("load the tokenizer")
-    tokenizer = _tokenizer(transformers, model, trusted=asked.get("trust_remote_code") is True)
+    trusted = asked.get("trust_remote_code") is True
+    own_code = not trusted and fitness_files.brings_code(documents)
+    tokenizer = _tokenizer(transformers, model, trusted=trusted, own_code=own_code)
     seen["tokenizer"] = type(tokenizer).__name__
-    seen["tokens"] = len(tokenizer.get_vocab())
-    step("vocabulary")
-    config = documents[fitness_files.CONFIG]
-    rows = fitness_files.embedding_rows(model)
-    limit = fitness_vocabulary.check_size(tokenizer, config, rows, found)
-    fitness_vocabulary.check_special_tokens(tokenizer, documents, limit, found)
-    if backend := _backend(tokenizer):
-        fitness_vocabulary.check_merges(backend, found)
-    step("chat template")
-    generates = fitness_files.generates_text(config)
-    if generates:
-        template = _template(asked.get("chat_template"), tokenizer, documents)
-        fitness_template.check_template(
-            tokenizer, template, found, tools=asked.get("tools") is True
-        )
-    step("texts")
-    fitness_text.check_texts(tokenizer, found, generates=generates)
+    try:
+        _examine(tokenizer, model, documents, asked, found, step)
+        seen["tokens"] = len(tokenizer.get_vocab())
+    except Exception as error:
+        raise HostError(
+            f"the model's tokenizer ({seen['tokenizer']}) cannot be examined",
+            f"it does not behave as transformers' do: {type(error).__name__}: {error}.",
+            f"Report it, with the lines below. {fitness_found.OFF}",
+            proof_model.last_lines(error),
+        ) from error
     seen["warnings"] = found.warnings
     _raise(found)
+
+
+def _examine(
+    tokenizer: Any,
+    model: Path,
+    documents: dict[str, Any],
+    asked: dict[str, Any],
+    found: fitness_found.Found,
+    step: Callable[[str], None],
+) -> None:
+    config = documents[fitness_files.CONFIG]
+    mistral = type(tokenizer).__name__.startswith(MISTRAL)
+    if mistral:
+        found.warn("it is Mistral's own tokenizer: its texts were examined, and no chat template")
+    else:
+        step("vocabulary")
+        rows = fitness_files.embedding_rows(model)
+        limit = fitness_vocabulary.check_size(tokenizer, config, rows, found)
+        fitness_vocabulary.check_special_tokens(tokenizer, documents, limit, found)
+        if backend := _backend(tokenizer):
+            fitness_vocabulary.check_merges(backend, found)
+    if not fitness_files.generates_text(config):
+        return
+    if not mistral:
+        step("chat template")
+        template = _template(asked.get("chat_template"), tokenizer, documents)
+        tools = asked.get("tools") is True
+        fitness_template.check_template(tokenizer, template, found, tools=tools)
+    step("texts")
+    fitness_text.check_texts(tokenizer, found)
 
 
 def _template(given: str | None, tokenizer: Any, documents: dict[str, Any]) -> str | None:
@@ -97,7 +124,8 @@ def _transformers(asked: dict[str, Any]) -> Any:
     return module
 
 
-def _tokenizer(transformers: Any, model: Path, *, trusted: bool) -> Any:
+def _tokenizer(transformers: Any, model: Path, *, trusted: bool, own_code: bool) -> Any:
+    """own_code: it has code of its own, which is not to be run."""
     try:
         # Without local_files_only a file that is missing would be looked for at a hub.
         return getattr(transformers, LOAD).from_pretrained(
@@ -106,18 +134,41 @@ def _tokenizer(transformers: Any, model: Path, *, trusted: bool) -> Any:
     except BaseException as error:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
-        text = (str(error).splitlines() or ["no words"])[0].rstrip(".")
-        needs_code = "trust_remote_code" in str(error)
+        cause = _of_file(model / fitness_files.TOKENIZER) or error
+        text = next((line for line in str(cause).splitlines() if line.strip()), "no words")
         raise HostError(
             "the model is not fit to be served: its tokenizer cannot be loaded",
-            f"{type(error).__name__}: {text}.",
-            "It brings code of its own: read it, set engine.args trust-remote-code: true and "
-            "model.accept: [code]."
-            if needs_code
-            else "Its files are cut, or do not belong together, or need a newer vLLM: take them "
-            f"from one revision. {fitness_found.OFF}",
+            f"{type(cause).__name__}: {text.strip().rstrip('.')}.",
+            _loading_fix(cause, own_code=own_code),
             proof_model.last_lines(error),
         ) from error
+
+
+def _of_file(path: Path) -> Exception | None:
+    """What the tokenizers library has against a tokenizer.json: transformers tries other ways when
+    it cannot be read, and then tells only why those failed."""
+    if not path.exists():
+        return None
+    try:
+        importlib.import_module("tokenizers").Tokenizer.from_file(str(path))
+    except Exception as error:
+        return error
+    return None
+
+
+def _loading_fix(error: BaseException, *, own_code: bool) -> str:
+    text = str(error)
+    if own_code or "trust_remote_code" in text:
+        return (
+            "It brings code of its own: read it, set engine.args trust-remote-code: true and "
+            "model.accept: [code]."
+        )
+    if isinstance(error, ImportError) or "nstall it with" in text or "is required to" in text:
+        return "The runtime lacks what this tokenizer needs: add the package to runtime.lock."
+    return (
+        "Its files are cut, or do not belong together, or need a newer vLLM: take them from one "
+        f"revision. {fitness_found.OFF}"
+    )
 
 
 def _backend(tokenizer: Any) -> dict[str, Any] | None:

@@ -13,6 +13,8 @@ import json
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
+from .fitness_found import some
+
 if TYPE_CHECKING:
     from typing import Literal
 
@@ -45,8 +47,8 @@ SHOWN = 100
 FORMS: tuple[Form, ...] = ("NFC", "NFD", "NFKC", "NFKD")
 
 
-def check_texts(tokenizer: Any, found: Found, *, generates: bool) -> None:
-    """generates: whether tokens are ever turned back into text; else nothing is refused here."""
+def check_texts(tokenizer: Any, found: Found) -> None:
+    """Of a model that writes text."""
     explained: dict[str, list[str]] = {}
     for name, text in TEXTS.items():
         try:
@@ -68,14 +70,12 @@ def check_texts(tokenizer: Any, found: Found, *, generates: bool) -> None:
             continue
         unknown = getattr(tokenizer, "unk_token_id", None)
         lost = "; it has no token for some of it" if unknown in ids else ""
-        found.judge(
-            refuse=generates,
-            what=f"its tokenizer does not give {name} back",
-            why=f"{quoted(text)} comes back as {quoted(back)}: "
-            f"{first_difference(text, back)}{lost}.",
+        found.refuse(
+            f"its tokenizer does not give {name} back",
+            f"{quoted(text)} comes back as {quoted(back)}: {first_difference(text, back)}{lost}.",
         )
     for reason, names in explained.items():
-        found.warn(f"{reason}: {', '.join(names)}")
+        found.warn(f"{reason}: {some(names)}")
 
 
 def explanation(tokenizer: Any, text: str, back: str) -> str | None:
@@ -87,14 +87,14 @@ def explanation(tokenizer: Any, text: str, back: str) -> str | None:
             if back == reading:
                 return f"its normalizer ({kind_of(normalizer)}) changes text"
             if back.strip(" ") == reading.strip(" "):
-                return f"its normalizer ({kind_of(normalizer)}) and sentencepiece change spaces"
+                return f"its normalizer ({kind_of(normalizer)}) and its pre-tokenizer change spaces"
     elif not hasattr(tokenizer, "backend_tokenizer"):
         # Code of the model's own: it does not say what it does, these are what such code does.
         for form in FORMS:
             if back == unicodedata.normalize(form, text):
                 return f"its code composes characters ({form})"
     if back.lstrip(" ") == text.lstrip(" ") and abs(len(back) - len(text)) == 1:
-        return "sentencepiece counts one space before the text as its own"
+        return "it puts a space before the text, or takes one away, as sentencepiece does"
     return None
 
 
