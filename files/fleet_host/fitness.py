@@ -95,6 +95,13 @@ def known(name: str, identity: str, wanted: Wanted) -> bool:
     )
 
 
+def warnings(name: str, identity: str) -> list[str]:
+    """What was doubtful of a release's tokenizer when it was examined."""
+    record = durable.read_object(record_path(name, identity)) or {}
+    found = (record.get("seen") or {}).get("warnings") or []
+    return [f"tokenizer: {text}" for text in found]
+
+
 def require(
     name: str, identity: str, wanted: Wanted, progress: Progress, poll_seconds: float = 1.0
 ) -> None:
@@ -116,7 +123,7 @@ def require(
     verdict = proof.ask(name, identity, request, wanted.timeout_seconds, progress, poll_seconds)
     seconds = round(time.monotonic() - began, 1)
     seen = verdict.get("seen", {})
-    warnings = [str(text) for text in seen.get("warnings", [])]
+    doubtful = [str(text) for text in seen.get("warnings", [])]
     _keep(
         record_path(name, identity),
         {
@@ -130,16 +137,16 @@ def require(
     digest = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:16]
     events.record(
         f"fitness {verdict['state']}", engine=name, release=identity, depends_on=digest,
-        warnings=len(warnings), seconds=seconds, **release.model_in(name, identity),
+        warnings=len(doubtful), seconds=seconds, **release.model_in(name, identity),
     )  # fmt: skip
-    for text in warnings:
+    for text in doubtful:
         progress.log(f"tokenizer: {text}")
     if verdict["state"] != "passed":
         error = verdict["error"]
         raise HostError(error["what"], error["why"], error["fix"], error["detail"])
     progress.log(
         f"the tokenizer is fit: {seen.get('tokens')} tokens, transformers "
-        f"{seen.get('transformers')}, {len(warnings)} warnings, {seconds:g} s"
+        f"{seen.get('transformers')}, {len(doubtful)} warnings, {seconds:g} s"
     )
 
 

@@ -151,6 +151,8 @@ def _of_file(path: Path) -> Exception | None:
         return None
     try:
         importlib.import_module("tokenizers").Tokenizer.from_file(str(path))
+    except ImportError:
+        return None
     except Exception as error:
         return error
     return None

@@ -93,7 +93,7 @@ def read_wish(spec: dict[str, Any]) -> Wish:
 
 
 def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """The job's work: {changed, release, from, drained, answer, seconds}.
+    """The job's work: {changed, release, from, drained, answer, seconds, warnings}.
 
     HostError when the release does not serve; its text says what serves now.
     """
@@ -132,6 +132,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "drained": drained,
         "answer": answer[:200],
         "seconds": seconds,
+        "warnings": fitness.warnings(wish.engine, wish.release) if wish.fitness else [],
     }
 
 

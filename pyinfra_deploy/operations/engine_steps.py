@@ -219,4 +219,8 @@ def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> bool:
         step="go-live",
         renew=lease_renewal(state, host, root),
     )
-    return result is not None
+    if result is None:
+        return False
+    for text in result.get("warnings", []):
+        host.log_styled(f"go-live: {text}", fg="yellow", log_func=logger.warning)
+    return True
