@@ -13,7 +13,7 @@ from pyinfra_deploy.operations.lock_signature import signature_problem
 from pyinfra_deploy.planning import wanted
 from pyinfra_deploy.planning.foresight import KnownModel
 from pyinfra_deploy.planning.model_lock import CONFIG, INDEX, document_problem
-from pyinfra_deploy.planning.model_supply import NOT_SIGNED, LockedModel, judge_lock
+from pyinfra_deploy.planning.model_supply import LockedModel, judge_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ def locked_model(model: Model, root: Path) -> LockedModel:
     wrong = signature_problem(root / model.lock, locked.lock, keys)
     if wrong is None:
         return locked
-    return LockedModel(problem=f"{model.lock}: {wrong.why}", finding=NOT_SIGNED, fix=wrong.fix)
+    return LockedModel(problem=f"{model.lock}: {wrong.why}", unsigned=True, fix=wrong.fix)
 
 
 def _of_lock(model: Model, lock: ModelLock, root: Path) -> KnownModel:
