@@ -10,9 +10,9 @@ from .fitness_found import some
 if TYPE_CHECKING:
     from .fitness_found import Found
 
-# Models are padded to more rows than they have tokens. DeepSeek-V2 has 2398 rows too many of
-# 102400, Llama 4 913, gpt-oss 1069 (their config.json and tokenizers); a tokenizer that lacks more
-# than these is another model's, or was cut.
+# Models are padded to more rows than they have tokens: Qwen3 has 151936 for 151669
+# (b4rtaz/distributed-llama#282), Qwen2.5-7B 152064 (QwenLM/Qwen3#1247), DeepSeekMoE 102400 for
+# 100015 (deepseek-ai/DeepSeek-MoE#14). A tokenizer that lacks more is another model's, or was cut.
 MISSING_SHARE, MISSING_TOKENS = 0.1, 4096
 # Of the tokens that consist of several others, how many some merge has to make. Byte-level BPE has
 # them all; sentencepiece's converted ones lack a few user-defined symbols.
@@ -39,7 +39,8 @@ def check_size(
         (number, str(token)) for token, number in vocabulary.items() if number >= limit
     )
     names = [f"{token!r} is {number}" for number, token in outside]
-    # gemma-3-1b: its tokenizer knows <image_soft_token>, for which the text model has no row.
+    # gemma-3-1b: its tokenizer has <image_soft_token> as 262144, and the text model 262144 rows
+    # (huggingface/transformers#37011).
     if outside and all(number in added for number, _ in outside):
         found.warn(
             f"{len(outside)} added tokens have no row in the model ({some(names)}; it has {limit}):"
