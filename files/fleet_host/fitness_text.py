@@ -1,8 +1,9 @@
 """Texts that have to come through a tokenizer as they are: encoded, decoded, compared.
 
-Byte-level BPE without a normalizer (GPT-2, Llama 3) is exact. Qwen's composes characters (NFC). Tokenizers of sentencepiece put "▁" for a space and one before the text; those of T5 fold
-full-width characters (NFKC), BERT's case and accents. What a tokenizer's own normalizer says is
-its maker's decision, and a warning; what is lost beyond that is damage.
+Byte-level BPE without a normalizer (GPT-2, Llama 3) is exact. Qwen's composes characters (NFC).
+Tokenizers of sentencepiece put "▁" for a space and one before the text; those of T5 fold full-width
+characters (NFKC), BERT's case and accents. What a tokenizer's own normalizer says is its maker's
+decision, and a warning; what is lost beyond that is damage.
 (transformers 5.24, convert_slow_tokenizer.py: Qwen2Converter, TikTokenConverter, SpmConverter.)
 """
 
