@@ -8,6 +8,7 @@ from typing import Any
 # Modules with `register(actions)`, which adds one action and sets the default `run`, as in cli.py.
 ACTIONS: tuple[str, ...] = (
     "pyinfra_deploy.model.lock",
+    "pyinfra_deploy.model.sign",
     "pyinfra_deploy.model.listing",
     "pyinfra_deploy.model.status",
     "pyinfra_deploy.model.remove",

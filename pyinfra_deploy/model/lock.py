@@ -13,6 +13,12 @@ from pyinfra_deploy.model.places import Place, place_of
 from pyinfra_deploy.model.refused import Refused
 from pyinfra_deploy.model.source import Asked
 from pyinfra_deploy.model.writing import is_written, present_lock, write
+from pyinfra_deploy.operations.lock_signature import (
+    shown,
+    sign_command,
+    signature_path,
+    signature_problem,
+)
 from pyinfra_deploy.planning.model_lock import ACCEPTABLE, lock_path
 from pyinfra_deploy.planning.model_lock_changes import changes, size_words
 from pyinfra_deploy.settings.fleet import load_fleet
@@ -37,13 +43,15 @@ _BRANCHES = {"modelscope": "master", "huggingface": "main"}
 
 @dataclass(frozen=True)
 class Task:
-    """One lock to make. named: the settings name its file already."""
+    """One lock to make. named: the settings name its file already. signed_by: whose signature they
+    ask for."""
 
     wish: Wish
     place: Place
     token: Secret | None
     path: Path
     named: bool
+    signed_by: tuple[Path, ...] = ()
 
 
 def register(actions: Any) -> None:
@@ -111,10 +119,10 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
             "that stands for the slash in directory names.",
             "such a model is not supported.",
         )
-    if not _REVISION.fullmatch(revision) or revision.endswith(".json"):
+    if not _REVISION.fullmatch(revision) or revision.endswith((".json", ".sig")):
         raise Refused(
             f"{revision!r} cannot be a revision here",
-            "it becomes a directory: letters, digits, '.', '_' and '-', not ending in .json.",
+            "it becomes a directory: letters, digits, '.', '_' and '-'; not X.json, not X.sig.",
             "name a tag or the commit instead.",
         )
     path = arguments.output or Path(lock_path(match["model"], revision))
@@ -130,14 +138,15 @@ def _of_inventory(arguments: argparse.Namespace) -> Iterator[Task]:
         path = fleet.root / (model.lock or lock_path(model.id, model.revision))
         other = seen.setdefault(path, model)
         if other is not model:
-            if (other.id, other.revision, other.endpoint, other.accept) == (
-                model.id, model.revision, model.endpoint, model.accept,
+            if (other.id, other.revision, other.endpoint, other.accept, other.signed_by) == (
+                model.id, model.revision, model.endpoint, model.accept, model.signed_by,
             ):  # fmt: skip
                 continue
             raise Refused(
                 f"{path} would be the lock of two models",
                 f"hosts of {fleet.name} have {other.id} and {model.id} with differing settings.",
-                "give them different files in model.lock, or the same model.accept and endpoint.",
+                "give them different files in model.lock, or the same model.accept, signed_by and "
+                "endpoint.",
             )
         if arguments.accept:
             raise Refused(
@@ -155,7 +164,8 @@ def _of_inventory(arguments: argparse.Namespace) -> Iterator[Task]:
         if arguments.place:
             place = place_of(arguments.place, arguments.endpoint)
         wish = _wish(arguments, model.id, model.revision, model.accept, path)
-        yield Task(wish, place, model.token, path, named=model.lock is not None)
+        keys = tuple(fleet.root / key for key in model.signed_by)
+        yield Task(wish, place, model.token, path, named=model.lock is not None, signed_by=keys)
     if not seen:
         raise Refused(
             f"{fleet.name} has no model to lock",
@@ -176,12 +186,6 @@ def _wish(
     return Wish(model, revision, tuple(sorted(set(accepts))), left_out, stated)
 
 
-def shown(path: Path) -> str:
-    """As it is typed, and as settings name it where the repository is the working directory."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
 def _do(task: Task, *, check: bool) -> bool:
     """False: it differs, and was not written."""
     old = present_lock(task.path)
@@ -193,6 +197,7 @@ def _do(task: Task, *, check: bool) -> bool:
         print(f"  note: {note}")
     if is_written(made, task.path):
         print(f"{shown(task.path)}: as it was")
+        _about_signature(task, made.lock, refuse=check)
         return True
     for line in _differences(old, made):
         print(f"  {line}")
@@ -201,10 +206,30 @@ def _do(task: Task, *, check: bool) -> bool:
         return False
     write(made, task.path)
     print(f"{shown(task.path)}: written")
+    _about_signature(task, made.lock, refuse=False)
     if not task.named:
         print(f"  to use it, in group_vars: model: {{id: {task.wish.model}, "
               f"revision: {task.wish.revision}, lock: {shown(task.path)}}}")  # fmt: skip
     return True
+
+
+def _about_signature(task: Task, lock: ModelLock, *, refuse: bool) -> None:
+    """Say that a lock has to be signed (anew), or refuse one that is not as settings ask."""
+    signature = signature_path(task.path)
+    if not task.signed_by:
+        if signature.exists():
+            print(f"  {shown(signature)} is the signature of what it was; after a change: "
+                  f"{sign_command(task.path)}")  # fmt: skip
+        return
+    wrong = signature_problem(task.path, lock, task.signed_by)
+    if wrong is None:
+        print("  signed, as model.signed_by asks")
+    elif refuse:
+        raise Refused(f"{shown(task.path)} is not signed as model.signed_by asks",
+                      f"{wrong.why}.", f"{wrong.fix}.")  # fmt: skip
+    else:
+        print(f"  NOT signed as model.signed_by asks: {wrong.why}")
+        print(f"    until it is, plan and deploy refuse it; {wrong.fix}")
 
 
 def summary(lock: ModelLock) -> str:

@@ -49,6 +49,15 @@ def is_written(made: Made, path: Path) -> bool:
     )
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """One file beside a lock, whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lock-") as scratch:
+        fresh = Path(scratch) / "file"
+        _write(fresh, content)
+        fresh.replace(path)
+    _flush(path.parent)
+
+
 def write(made: Made, path: Path) -> None:
     """Documents first: interrupted, they do not fit the old lock, which the plan says."""
     directory = documents_directory(path)
@@ -69,7 +78,11 @@ def write(made: Made, path: Path) -> None:
         fresh.rename(directory)
         text.replace(path)
         shutil.rmtree(old, ignore_errors=True)
-    descriptor = os.open(path.parent, os.O_RDONLY)
+    _flush(path.parent)
+
+
+def _flush(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

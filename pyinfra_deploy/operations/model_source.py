@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.facts import hub_model
+from pyinfra_deploy.operations.lock_signature import signature_problem
 from pyinfra_deploy.planning import wanted
 from pyinfra_deploy.planning.foresight import KnownModel
 from pyinfra_deploy.planning.model_lock import CONFIG, INDEX, document_problem
@@ -49,7 +50,14 @@ def locked_model(model: Model, root: Path) -> LockedModel:
         return LockedModel(problem=f"{model.lock}: {error.strerror}")
     except UnicodeDecodeError as error:
         return LockedModel(problem=f"{model.lock}: it is not UTF-8 text ({error.reason})")
-    return judge_lock(model, text)
+    locked = judge_lock(model, text)
+    if locked.lock is None or not model.signed_by:
+        return locked
+    keys = [root / place for place in model.signed_by]
+    wrong = signature_problem(root / model.lock, locked.lock, keys)
+    if wrong is None:
+        return locked
+    return LockedModel(problem=f"{model.lock}: {wrong.why}", unsigned=True, fix=wrong.fix)
 
 
 def _of_lock(model: Model, lock: ModelLock, root: Path) -> KnownModel:

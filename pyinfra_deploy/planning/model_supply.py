@@ -20,10 +20,13 @@ LOCK_AGAIN = "fleet model lock INVENTORY writes it anew; git has the one before"
 
 @dataclass(frozen=True)
 class LockedModel:
-    """The lock that settings name: either it, or why it cannot be used. Neither: none is named."""
+    """The lock that settings name: either it, or why it cannot be used. Neither: none is named.
+    unsigned: the problem is its signature's. fix: of the problem."""
 
     lock: ModelLock | None = None
     problem: str = ""
+    unsigned: bool = False
+    fix: str = LOCK_AGAIN
 
 
 NOT_LOCKED = LockedModel()
@@ -48,17 +51,30 @@ def judge_lock(model: Model, text: str) -> LockedModel:
 
 def lock_findings(host: str, settings: Settings, locked: LockedModel) -> Iterator[Finding]:
     """A lock that settings name and that cannot be used."""
-    if locked.problem and settings.model is not None:
+    if settings.model is None or not locked.problem:
+        return
+    if locked.unsigned:
         yield Finding(
-            "model.lock-unusable",
+            "model.lock-not-signed",
             "refuse",
             host,
             "model.lock",
-            "the model's lock cannot be used, so a model could not be compared with anything",
-            LOCK_AGAIN,
+            "the model's lock is not signed as model.signed_by asks, so nothing is pulled by it",
+            locked.fix,
             evidence=locked.problem,
             source="docs/models.md",
         )
+        return
+    yield Finding(
+        "model.lock-unusable",
+        "refuse",
+        host,
+        "model.lock",
+        "the model's lock cannot be used, so a model could not be compared with anything",
+        locked.fix,
+        evidence=locked.problem,
+        source="docs/models.md",
+    )
 
 
 def supply_findings(host: str, settings: Settings, locked: LockedModel) -> Iterator[Finding]:

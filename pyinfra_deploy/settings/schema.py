@@ -138,6 +138,13 @@ class Model(Section):
         "plan` asks no hub. null: what the hub lists at the moment of the pull. docs/models.md.",
         "locks/models/Qwen--Qwen3-235B-A22B-FP8/master.json",
     )
+    signed_by: Annotated[tuple[RepositoryPath, ...], LENIENT] = setting(
+        (),
+        "Public keys, or certificates of an authority, in the repository: the lock has to be "
+        "signed with one of them (`fleet model sign`), else it is refused. Empty: no signature is "
+        "asked for. docs/models.md.",
+        ["keys/models.pub"],
+    )
     accept: Annotated[tuple[Literal["pickle", "code"], ...], LENIENT] = setting(
         (),
         "What else than safetensors a model may bring. pickle: weights as .bin or .pt, which run "
@@ -156,6 +163,13 @@ class Model(Section):
         None,
         "Where the weights are quantised: the use that they were tried and accepted for.",
         "support chat, compared with bf16 on 500 answers",
+    )
+    fitness: Literal["required", "off"] = setting(
+        "required",
+        "required: before a model first goes live with a runtime, its tokenizer is examined on the "
+        "host by that runtime's transformers: files, vocabulary, special tokens, chat template, "
+        "texts that must come back as they were. off: it is served unexamined. docs/models.md.",
+        "required",
     )
     files_at_once: int = setting(4, "Files pulled at the same time.", 4, ge=1, le=32)
     file_timeout_seconds: Seconds = setting(
