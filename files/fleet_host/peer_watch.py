@@ -38,6 +38,7 @@ class Seen:
     files: set[str] = field(default_factory=set)
     coming: set[str] = field(default_factory=set)
     pulling: bool = False
+    starting: bool = False
     hub: bool = False
     hub_failed: str | None = None
     bytes: int = 0
@@ -192,7 +193,8 @@ class PeerWatch:
             seen.next_at = time.monotonic() + (AGAIN_SECONDS if not seen.ever else pause)
         else:
             seen.files, seen.coming = told["files"], told["coming"]
-            seen.pulling, seen.hub = told["pulling"], told["hub"]
+            seen.pulling, seen.starting = told["pulling"], told["starting"]
+            seen.hub = told["hub"]
             seen.hub_failed = told["hub_failed"] if isinstance(told["hub_failed"], str) else None
             seen.bytes = told["bytes"] if isinstance(told["bytes"], int) else 0
             seen.uploads = told["uploads"] if isinstance(told["uploads"], int) else 0

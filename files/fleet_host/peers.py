@@ -106,6 +106,7 @@ def ask(
         "files": {one for one in files if isinstance(one, str)},
         "coming": {one for one in coming if isinstance(one, str)},
         "pulling": document.get("pulling") is True,
+        "starting": document.get("starting") is True,
         "hub": document.get("hub") is True,
         "hub_failed": document.get("hub_failed"),
         "bytes": document.get("bytes"),

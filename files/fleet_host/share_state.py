@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # A pull writes its state every second; one that has not for so long was killed.
 FRESH_SECONDS = 20.0
 # Between a run's opening this host and its pull's first word lie the start of a unit and of Python.
-START_SECONDS = 90.0
+START_SECONDS = 45.0
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ def write(staging: Path, state: dict[str, Any]) -> None:
 
 
 def read(model: str, *, opened_at: float, expected: bool) -> dict[str, Any]:
-    """{pulling, coming, bytes, hub, hub_failed}. expected: the run that opened this host at
-    opened_at is about to start its pull, which counts as pulling until it has had the time to."""
+    """{pulling, starting, coming, bytes, hub, hub_failed}. expected: the run that opened this host
+    at opened_at is about to start its pull, which counts as pulling until it has had the time to;
+    starting: it has not said yet what it has."""
     document = durable.read_object(state_path(staging_directory(model))) or {}
     now, at = time.monotonic(), document.get("at")
     if document.get("boot") != jobs.boot_id() or not isinstance(at, float) or at > now:
@@ -96,6 +97,7 @@ def read(model: str, *, opened_at: float, expected: bool) -> dict[str, Any]:
         coming = document.get("coming")
         return {
             "pulling": True,
+            "starting": False,
             "coming": coming if isinstance(coming, list) else [],
             "bytes": document.get("bytes") or 0,
             "hub": document.get("hub") is True,
@@ -103,8 +105,10 @@ def read(model: str, *, opened_at: float, expected: bool) -> dict[str, Any]:
         }
     told = at >= opened_at  # by a pull of this run, which has ended or was killed
     starting = expected and not told and now - opened_at < START_SECONDS
+    starting = starting and not is_published(model)
     return {
-        "pulling": starting and not is_published(model),
+        "pulling": starting,
+        "starting": starting,
         "coming": [],
         "bytes": document.get("bytes") or 0,
         "hub": False,

@@ -33,6 +33,7 @@ MOST_FAILURES = 4
 # worth nothing.
 FAILED_AT_HUB = 2
 BUSY_SECONDS = 0.5
+AGAIN_SECONDS = 2.0
 _RANDOM = random.SystemRandom()
 
 
@@ -201,7 +202,7 @@ class Swarm:
             self._busy_until[name] = time.monotonic() + BUSY_SECONDS * _RANDOM.uniform(0.5, 1.5)
         except peers.PeerFailed as error:
             self._failures[name] = self._failures.get(name, 0) + 1
-            self._busy_until[name] = time.monotonic() + 2 * self._failures[name]
+            self._busy_until[name] = time.monotonic() + AGAIN_SECONDS * self._failures[name]
             progress.log(f"peer {place}: {error}")
             if self._failures[name] >= MOST_FAILURES:
                 self._drop(name, place, str(error), progress)
@@ -251,7 +252,10 @@ class Swarm:
             entry for entry in missing if entry.sha256 not in theirs or entry.path in self._broken
         ]
         failed = sum(1 for seen in self._watch.all() if seen.hub_failed)
-        ahead = any(seen.pulling and seen.peer.rank < self._watch.rank for seen in alive)
+        # One that has not begun may have the very files, not verified yet.
+        ahead = any(
+            seen.starting or (seen.pulling and seen.peer.rank < self._watch.rank) for seen in alive
+        )
         return [] if ahead and failed < FAILED_AT_HUB else turn
 
     def _tell_unreachable(self, progress: Progress) -> None:

@@ -10,6 +10,7 @@ BENCHES = {
     "kv": "tests.bench.kv_estimate",
     "parts": "tests.bench.parts",
     "plan": "tests.bench.plan_hundred",
+    "transfer": "tests.bench.transfer",
     "verify": "tests.bench.verify",
 }
 

@@ -26,15 +26,21 @@ if TYPE_CHECKING:
 FILES = Path(__file__).parents[2] / "files"
 DIRECTORY = "master-123456789abc"
 MODEL = f"Qwen--Tiny/{DIRECTORY}"
+NO_HUB = "http://127.0.0.1:9"
 TOKEN = "0123456789abcdef" * 4
 RUN = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import importlib
-from fleet_host import hub, gather
+from fleet_host import hub, gather, peers, peer_watch, share_state, swarm
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 gather.PAUSE_SECONDS = 0.0
+peers.SILENCE_SECONDS = 1.5
+share_state.FRESH_SECONDS = peer_watch.GONE_SECONDS = 4.0
+peer_watch.AGAIN_SECONDS = 1.0
+peer_watch.LEAST_SECONDS = peer_watch.SAY_SECONDS = 0.2
+swarm.AGAIN_SECONDS = 0.1
 hub.RETRY_DELAYS_SECONDS = ()
 module = importlib.import_module("fleet_host." + sys.argv[2])
 try:
@@ -164,6 +170,20 @@ class SharingHost:
             (self.staged / path).parent.mkdir(parents=True, exist_ok=True)
             (self.staged / path).write_bytes(self.fleet.hub.files[path])
 
+    def staged_bytes(self) -> int:
+        """Of all files, partial ones too, that its pull has gathered so far."""
+        sizes = []
+        for path in self.staged.rglob("*") if self.staged.exists() else ():
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(path.stat().st_size)
+        return sum(sizes)
+
+    def publish(self) -> None:
+        """Have the model, without having asked anybody."""
+        self.copy_in()
+        done = self.pull(endpoint=NO_HUB, fan_out=False).result()
+        assert done["state"] == "pulled"
+
     def has_all(self) -> bool:
         found = {
             path.relative_to(self.final).as_posix(): path.read_bytes()
@@ -213,6 +233,23 @@ class SharingHosts:
         weights = {f"t{number}": name for number, name in enumerate(names)}
         index = json.dumps({"weight_map": weights}).encode()
         self.hub.files["model.safetensors.index.json"] = index
+
+
+def all_pull(hosts: list[SharingHost], **changes: Any) -> list[dict[str, Any]]:
+    for host in hosts:
+        host.open()
+    return [job.result() for job in [host.pull(**changes) for host in hosts]]
+
+
+def end_group(job: Job) -> None:
+    """A power cut of a pull: its client goes with it."""
+    children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children")
+    found = [int(pid) for pid in children.read_text().split()]
+    job.process.kill()
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    job.process.communicate()
 
 
 def listens(address: str, port: int) -> bool:
