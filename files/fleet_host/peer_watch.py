@@ -16,7 +16,6 @@ from . import peers, share_state, sharing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from .sharing import Peer, Sharing
 
@@ -61,10 +60,9 @@ class PeerWatch:
     """Asks from the moment it is made until `end`. Its readers take what is there; each Seen is
     changed by the asking thread alone, a field at a time."""
 
-    def __init__(self, found: Sharing, staging: Path, coming: Iterable[str] = ()) -> None:
+    def __init__(self, found: Sharing, coming: Iterable[str] = ()) -> None:
         self.model = found.model
         self.rank = found.rank
-        self._staging = staging
         self._sharing = found
         self._seen: dict[str, Seen] = {}
         self._lock = threading.Lock()
@@ -75,7 +73,7 @@ class PeerWatch:
             "coming": sorted(coming), "bytes": 0, "hub": False, "hub_failed": None, "ended": False,
         }  # fmt: skip
         self._renew()
-        share_state.write(staging, self._state)
+        share_state.write(self.model, self._state)
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
@@ -127,8 +125,7 @@ class PeerWatch:
     def _write(self) -> None:
         with self._lock:
             self._said_at = time.monotonic()
-            if self._staging.is_dir():
-                share_state.write(self._staging, self._state)
+            share_state.write(self.model, self._state)
 
     def end(self, hub_failed: str | None = None) -> None:
         """This host pulls no more; hub_failed: why the hub gave it nothing."""

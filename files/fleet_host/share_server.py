@@ -20,6 +20,7 @@ import socket
 import socketserver
 import threading
 import time
+from collections import Counter
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -35,6 +36,8 @@ KEYS = {"address", "port", "idle_seconds"}
 # Fewer at a time are sooner done, and each that is done serves others: with four, the 99 others of
 # a hundred hosts have a file after three rounds (5^3 > 100).
 MOST_UPLOADS = 4
+# How long a host counts as waiting after it was turned away: a few of its tries.
+WAITING_SECONDS = 6.0
 PIECE_BYTES = 4 << 20
 RANGE = re.compile(r"bytes=(\d+)-")
 TARGET = re.compile(r"/([\w.-]+--[\w.-]+/[\w.-]+?)(?:/([0-9a-f]{64}))?", re.ASCII)
@@ -61,9 +64,40 @@ class Meter:
             time.sleep(wait)
 
 
+class Slots:
+    """Who is served now. While others wait, nobody has more than one: the sooner several hosts
+    have something, the sooner they serve the rest."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._serving: Counter[str] = Counter()
+        self._waiting: dict[str, float] = {}
+
+    def count(self) -> int:
+        return sum(self._serving.values())
+
+    def take(self, client: str) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            others = (
+                at for one, at in self._waiting.items() if one != client and not self._serving[one]
+            )
+            waited_for = any(now - at < WAITING_SECONDS for at in others)
+            if self.count() >= MOST_UPLOADS or (waited_for and self._serving[client]):
+                self._waiting[client] = now
+                return False
+            self._waiting.pop(client, None)
+            self._serving[client] += 1
+            return True
+
+    def give_back(self, client: str) -> None:
+        with self._lock:
+            self._serving[client] -= 1
+
+
 class Server(http.server.ThreadingHTTPServer):
     """asked_at: monotonic time of the last proven request's begin or end; busy: requests under
-    way; uploads: files under way."""
+    way; slots: the files under way."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -77,8 +111,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.refused: set[str] = set()
         self.unproven: set[str] = set()
         self.counting = threading.Lock()
-        self.slots = threading.BoundedSemaphore(MOST_UPLOADS)
-        self.uploads = 0
+        self.slots = Slots()
         self.meter = Meter()
         super().__init__((str(address), port), Handler)
 
@@ -146,21 +179,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _tell(self, found: sharing.Sharing) -> None:
         state = share_state.read(found.model, opened_at=found.opened_at, expected=found.pulling)
         files = sorted(share_state.given(found.model))
-        told = {"files": files, "uploads": self.server.uploads, **state}
+        told = {"files": files, "uploads": self.server.slots.count(), **state}
         self._answer(HTTPStatus.OK, told)
 
     def _give(self, found: sharing.Sharing, sha256: str, first: int) -> None:
-        if not self.server.slots.acquire(blocking=False):
+        client = str(self.client_address[0])
+        if not self.server.slots.take(client):
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, {})
             return
         try:
-            with self.server.counting:
-                self.server.uploads += 1
             self._give_file(found, sha256, first)
         finally:
-            with self.server.counting:
-                self.server.uploads -= 1
-            self.server.slots.release()
+            self.server.slots.give_back(client)
 
     def _give_file(self, found: sharing.Sharing, sha256: str, first: int) -> None:
         given = share_state.given(found.model).get(sha256)

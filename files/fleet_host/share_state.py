@@ -1,9 +1,9 @@
 """What this host has of a model to give to others, and what its pull is about to do.
 
 Given is what was verified and not touched since: of a published model by its record, of one that is
-being pulled file by file by staging's verified.json. The pull itself writes fan-out.json beside it
-every second or so:
-  {boot, at, coming: [sha256], bytes, hub, hub_failed, ended}
+being pulled file by file by staging's verified.json. The pull itself writes fan-out.json into its
+unit's directory below /run every second or so:
+  {at, coming: [sha256], bytes, hub, hub_failed, ended}
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def staging_directory(model: str) -> Path:
     return layout.llm_root() / "models" / ".incoming" / model
 
 
-def state_path(staging: Path) -> Path:
-    return staging / "fan-out.json"
+def state_path(model: str) -> Path:
+    """The pull's job is called after its model."""
+    return jobs.status_path("pull", model.replace("/", "--")).with_name("fan-out.json")
 
 
 def given(model: str) -> dict[str, Given]:
@@ -77,21 +78,25 @@ def is_published(model: str) -> bool:
     return record is not None and model_directory(model).is_dir()
 
 
-def write(staging: Path, state: dict[str, Any]) -> None:
-    """Not durable: after a power cut there is no pull that it would tell of."""
-    document = {"boot": jobs.boot_id(), "at": time.monotonic(), **state}
-    temporary = state_path(staging).with_name(".fan-out.json.new")
-    temporary.write_text(json.dumps(document))
-    temporary.replace(state_path(staging))
+def write(model: str, state: dict[str, Any]) -> bool:
+    """Not durable: after a power cut there is no pull that it would tell of. False where there is
+    no such directory, since the pull runs as no job: others then do not wait for it."""
+    path = state_path(model)
+    if not path.parent.is_dir():
+        return False
+    temporary = path.with_name(".fan-out.json.new")
+    temporary.write_text(json.dumps({"at": time.monotonic(), **state}))
+    temporary.replace(path)
+    return True
 
 
 def read(model: str, *, opened_at: float, expected: bool) -> dict[str, Any]:
     """{pulling, starting, coming, bytes, hub, hub_failed}. expected: the run that opened this host
     at opened_at is about to start its pull, which counts as pulling until it has had the time to;
     starting: it has not said yet what it has."""
-    document = durable.read_object(state_path(staging_directory(model))) or {}
+    document = durable.read_object(state_path(model)) or {}
     now, at = time.monotonic(), document.get("at")
-    if document.get("boot") != jobs.boot_id() or not isinstance(at, float) or at > now:
+    if not isinstance(at, float):
         document, at = {}, -1.0
     if document and not document.get("ended") and now - at <= FRESH_SECONDS:
         coming = document.get("coming")

@@ -32,7 +32,8 @@ MOST_FAILURES = 4
 # Of hosts that failed at the hub: after two it is the hub's fault, and waiting for a third is
 # worth nothing.
 FAILED_AT_HUB = 2
-BUSY_SECONDS = 0.5
+# Between two questions to a peer that was too busy; the more hosts ask, the longer.
+BUSY_SECONDS, BUSY_SECONDS_A_PEER = 0.3, 0.02
 AGAIN_SECONDS = 2.0
 _RANDOM = random.SystemRandom()
 
@@ -71,6 +72,7 @@ class Swarm:
         self._origins: dict[str, peers.Origins] = {}
         self._busy_until: dict[str, float] = {}
         self._failures: dict[str, int] = {}
+        self._busy: set[str] = set()
         self._verifying: dict[Future[integrity.Verdict], tuple[FileEntry, hashing.Tally]] = {}
         self._tried: set[tuple[str, integrity.Stat]] = set()
         # Files that are as locked and broken all the same: the hub's pull says so in its words.
@@ -97,7 +99,7 @@ class Swarm:
             and (stat := integrity.stat_of(self._place.model / entry.path)) is not None
             and stat.size_bytes == entry.size_bytes
         ]
-        self._watcher = PeerWatch(found, self._place.staging, coming)
+        self._watcher = PeerWatch(found, coming)
 
     # --- from peers
 
@@ -170,7 +172,10 @@ class Swarm:
         found = [
             seen
             for seen in self._watch.answering()
-            if entry.sha256 in seen.files and self._busy_until.get(seen.peer.name, 0) <= now
+            if entry.sha256 in seen.files
+            and self._busy_until.get(seen.peer.name, 0) <= now
+            # Of one that was too busy, one file is asked for at a time.
+            and not (seen.peer.name in self._busy and mine.get(seen.peer.name))
         ]
         _RANDOM.shuffle(found)
         return min(
@@ -199,7 +204,9 @@ class Swarm:
         try:
             future.result()
         except peers.PeerBusy:
-            self._busy_until[name] = time.monotonic() + BUSY_SECONDS * _RANDOM.uniform(0.5, 1.5)
+            self._busy.add(name)
+            pause = BUSY_SECONDS + BUSY_SECONDS_A_PEER * len(self._watch.all())
+            self._busy_until[name] = time.monotonic() + pause * _RANDOM.uniform(0.5, 1.5)
         except peers.PeerFailed as error:
             self._failures[name] = self._failures.get(name, 0) + 1
             self._busy_until[name] = time.monotonic() + AGAIN_SECONDS * self._failures[name]
@@ -218,6 +225,7 @@ class Swarm:
             )
             verdict = integrity.with_header(self._place.model, verdict)
             self._failures[name] = 0
+            self._busy.discard(name)
             if verdict.problem is not None:
                 self._broken.add(path)
                 progress.log(f"{path} {verdict.problem}")

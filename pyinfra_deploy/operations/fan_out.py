@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STEP = "fan-out"
 # The server ends by itself after this time without a question; pulls ask every second or so.
-IDLE_SECONDS = 60
+IDLE_SECONDS = 40
 RENEW_SECONDS = 30.0
 OPENED_AT_ONCE = 20
 # Hosts outside of the run that are asked for the model, when none of it has one.

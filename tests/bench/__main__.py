@@ -7,6 +7,7 @@ import sys
 
 BENCHES = {
     "converge": "tests.bench.converge",
+    "fanout": "tests.bench.fanout",
     "kv": "tests.bench.kv_estimate",
     "parts": "tests.bench.parts",
     "plan": "tests.bench.plan_hundred",

@@ -150,7 +150,7 @@ def verify(world: World, directory: Path) -> subprocess.Popen[str]:
 def done(children: list[subprocess.Popen[str]]) -> None:
     for child in children:
         if child.wait(600):
-            raise SystemExit(f"{child.args} failed")
+            raise SystemExit(f"a program ended with {child.returncode}")
 
 
 # --- ours
@@ -167,6 +167,7 @@ def ours(world: World, place: Path) -> str:
         shared = root / "run/llm/fan-out" / f"{MODEL.replace('/', '--')}.json"
         shared.parent.mkdir(parents=True)
         (root / "models").mkdir()
+        (root / "run/llm-pull" / MODEL.replace("/", "--")).mkdir(parents=True)
         (root / "client").write_text("#!/bin/sh\nexit 1\n")
         (root / "client").chmod(0o755)
         document = {

@@ -105,6 +105,11 @@ class SharingHost:
         return self.models / ".incoming" / MODEL / "model"
 
     @property
+    def telling(self) -> Path:
+        """What its pull tells of itself, in its unit's directory."""
+        return self.root / "run/llm-pull" / MODEL.replace("/", "--") / "fan-out.json"
+
+    @property
     def peer(self) -> sharing.Peer:
         return sharing.Peer(self.name, self.rank, self.address, self.fleet.port)
 
@@ -276,6 +281,7 @@ def sharing_hosts(tmp_path: Path) -> Iterator[SharingHosts]:
         root = tmp_path / f"gpu0{rank + 1}"
         for name in ("models", "run", "state", "jobs"):
             (root / name).mkdir(parents=True)
+        (root / "run/llm-pull" / MODEL.replace("/", "--")).mkdir(parents=True)
         program = root / "modelscope"
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {script} "$@"\n')
         program.chmod(0o755)

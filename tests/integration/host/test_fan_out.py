@@ -142,7 +142,7 @@ def test_two_pulls_of_one_model_on_one_host(sharing_hosts: SharingHosts) -> None
     giver.open(pulling=False, rate_bytes_per_second=2_000_000)
     taker.open()
     first = taker.pull(endpoint=NO_HUB)
-    wait_for((taker.staged.parent / "fan-out.json").exists)
+    wait_for(taker.telling.exists)
     refused = taker.pull(endpoint=NO_HUB).ended()
     assert "is being pulled already" in refused["error"]["what"]
     first.result()

@@ -235,8 +235,8 @@ def test_nothing_else_than_a_model_and_a_digest_can_be_asked_for(
 
 
 @pytest.fixture
-def staging(systemd: FakeSystemd) -> Path:
-    path = share_state.staging_directory(MODEL)
+def job(systemd: FakeSystemd) -> Path:
+    path = share_state.state_path(MODEL).parent
     path.mkdir(parents=True)
     return path
 
@@ -244,24 +244,24 @@ def staging(systemd: FakeSystemd) -> Path:
 TELLING = {"coming": ["a"], "bytes": 7, "hub": True, "hub_failed": None, "ended": False}
 
 
-def test_a_pull_that_works_is_believed(staging: Path) -> None:
-    share_state.write(staging, TELLING)
+def test_a_pull_that_works_is_believed(job: Path) -> None:
+    share_state.write(MODEL, TELLING)
     told = share_state.read(MODEL, opened_at=time.monotonic(), expected=True)
     assert (told["pulling"], told["starting"], told["coming"]) == (True, False, ["a"])
     assert (told["hub"], told["bytes"]) == (True, 7)
 
 
-def test_a_pull_that_was_killed_is_not(staging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_that_was_killed_is_not(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = time.monotonic()
-    share_state.write(staging, TELLING)
+    share_state.write(MODEL, TELLING)
     monkeypatch.setattr(share_state, "FRESH_SECONDS", -1.0)
     told = share_state.read(MODEL, opened_at=before, expected=True)
     assert (told["pulling"], told["coming"], told["hub"]) == (False, [], False)
 
 
-def test_a_pull_that_failed_at_the_hub_says_so_in_its_own_run_only(staging: Path) -> None:
+def test_a_pull_that_failed_at_the_hub_says_so_in_its_own_run_only(job: Path) -> None:
     before = time.monotonic()
-    share_state.write(staging, {**TELLING, "ended": True, "hub_failed": "500"})
+    share_state.write(MODEL, {**TELLING, "ended": True, "hub_failed": "500"})
     told = share_state.read(MODEL, opened_at=before, expected=True)
     assert (told["pulling"], told["hub_failed"]) == (False, "500")
     told = share_state.read(MODEL, opened_at=time.monotonic(), expected=True)
@@ -269,7 +269,7 @@ def test_a_pull_that_failed_at_the_hub_says_so_in_its_own_run_only(staging: Path
 
 
 def test_a_pull_that_is_about_to_start_counts_for_a_while(
-    staging: Path, monkeypatch: pytest.MonkeyPatch
+    job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert share_state.read(MODEL, opened_at=time.monotonic(), expected=True)["starting"]
     assert not share_state.read(MODEL, opened_at=time.monotonic(), expected=False)["starting"]
@@ -277,8 +277,35 @@ def test_a_pull_that_is_about_to_start_counts_for_a_while(
     assert not share_state.read(MODEL, opened_at=time.monotonic(), expected=True)["pulling"]
 
 
-def test_what_was_told_before_the_last_boot_counts_for_nothing(staging: Path) -> None:
-    share_state.write(staging, TELLING)
-    path = share_state.state_path(staging)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "boot": "another"}))
+@pytest.mark.usefixtures("systemd")
+def test_a_pull_that_is_no_job_tells_nothing_and_goes_on() -> None:
+    assert not share_state.write(MODEL, TELLING)
     assert not share_state.read(MODEL, opened_at=0.0, expected=False)["pulling"]
+
+
+def test_a_spoiled_state_is_none(job: Path) -> None:
+    for text in ("", "[1]", '{"at": "x"}', '{"at": null, "coming": 5}'):
+        share_state.state_path(MODEL).write_text(text)
+        assert not share_state.read(MODEL, opened_at=0.0, expected=False)["pulling"]
+
+
+def test_while_a_host_waits_no_other_has_more_than_one_place() -> None:
+    slots = share_server.Slots()
+    assert [slots.take("192.0.2.11") for _ in range(5)] == [True] * 4 + [False]
+    assert not slots.take("192.0.2.12"), "all places are taken"
+    slots.give_back("192.0.2.11")
+    assert not slots.take("192.0.2.11"), "the other one waits"
+    assert slots.take("192.0.2.12")
+    slots.give_back("192.0.2.11")
+    assert slots.take("192.0.2.11"), "nobody waits who has none"
+    assert slots.count() == 4
+
+
+def test_who_has_gone_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = share_server.Slots()
+    for _ in range(share_server.MOST_UPLOADS):
+        slots.take("192.0.2.11")
+    assert not slots.take("192.0.2.12")
+    slots.give_back("192.0.2.11")
+    monkeypatch.setattr(share_server, "WAITING_SECONDS", -1.0)
+    assert slots.take("192.0.2.11")
