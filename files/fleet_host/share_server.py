@@ -66,15 +66,13 @@ class Meter:
 
 class Slots:
     """Who is served now. While others wait, nobody has more than one: the sooner several hosts
-    have something, the sooner they serve the rest."""
+    have something, the sooner they serve the rest. count: all that are served."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._serving: Counter[str] = Counter()
+        self.count = 0
         self._waiting: dict[str, float] = {}
-
-    def count(self) -> int:
-        return sum(self._serving.values())
 
     def take(self, client: str) -> bool:
         now = time.monotonic()
@@ -83,16 +81,18 @@ class Slots:
                 at for one, at in self._waiting.items() if one != client and not self._serving[one]
             )
             waited_for = any(now - at < WAITING_SECONDS for at in others)
-            if self.count() >= MOST_UPLOADS or (waited_for and self._serving[client]):
+            if self.count >= MOST_UPLOADS or (waited_for and self._serving[client]):
                 self._waiting[client] = now
                 return False
             self._waiting.pop(client, None)
             self._serving[client] += 1
+            self.count += 1
             return True
 
     def give_back(self, client: str) -> None:
         with self._lock:
             self._serving[client] -= 1
+            self.count -= 1
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -179,7 +179,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _tell(self, found: sharing.Sharing) -> None:
         state = share_state.read(found.model, opened_at=found.opened_at, expected=found.pulling)
         files = sorted(share_state.given(found.model))
-        told = {"files": files, "uploads": self.server.slots.count(), **state}
+        told = {"files": files, "uploads": self.server.slots.count, **state}
         self._answer(HTTPStatus.OK, told)
 
     def _give(self, found: sharing.Sharing, sha256: str, first: int) -> None:

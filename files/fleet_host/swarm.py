@@ -19,6 +19,7 @@ from .peer_watch import PeerWatch, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from .errors import HostError
     from .listing import FileEntry
@@ -73,6 +74,7 @@ class Swarm:
         self._busy_until: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         self._busy: set[str] = set()
+        self._liars: set[str] = set()
         self._verifying: dict[Future[integrity.Verdict], tuple[FileEntry, hashing.Tally]] = {}
         self._tried: set[tuple[str, integrity.Stat]] = set()
         # Files that are as locked and broken all the same: the hub's pull says so in its words.
@@ -134,6 +136,7 @@ class Swarm:
                         time.sleep(TICK_SECONDS)
                     for future in done:
                         self._finish(future, running.pop(future), memory, progress)
+                        self._throw_away(running)
                     have = self._local_bytes()
                     progress.advance(have, self._watch.in_words())
                     if (have, self._watch.movement()) != moved:
@@ -203,6 +206,8 @@ class Swarm:
         path = transfer.entry.path
         try:
             future.result()
+        except hashing.Cancelled:
+            return  # a liar's
         except peers.PeerBusy:
             self._busy.add(name)
             pause = BUSY_SECONDS + BUSY_SECONDS_A_PEER * len(self._watch.all())
@@ -216,6 +221,7 @@ class Swarm:
         except peers.WrongBytes as error:
             if error.alone:
                 why = f"it gave wrong bytes for {path} (SHA-256 {error.found})"
+                self._liars.add(name)
                 self._drop(name, place, why, progress)
             else:
                 progress.log(f"{path} was pieced together from several and is wrong: anew from one")
@@ -234,6 +240,20 @@ class Swarm:
             self.account.files += 1
             sent = self.account.bytes_from
             sent[name] = sent.get(name, 0) + transfer.entry.size_bytes
+
+    def _throw_away(self, running: dict[Future[None], Transfer]) -> None:
+        """Whatever pieces are of peers that gave wrong bytes."""
+        for transfer in running.values():
+            if transfer.peer.peer.name in self._liars:
+                transfer.tally.cancelled = True
+        under_way = {transfer.entry.path for transfer in running.values()}
+        for path, origins in self._origins.items():
+            if origins.names & self._liars and path not in under_way:
+                self._partial(path).unlink(missing_ok=True)
+                origins.names, origins.unknown = set(), False
+
+    def _partial(self, path: str) -> Path:
+        return self._place.model / (path + client.PARTIAL)
 
     def _drop(self, name: str, place: str, why: str, progress: Progress) -> None:
         self._watch.drop(name)
@@ -259,12 +279,14 @@ class Swarm:
         turn = [
             entry for entry in missing if entry.sha256 not in theirs or entry.path in self._broken
         ]
-        failed = sum(1 for seen in self._watch.all() if seen.hub_failed)
         # One that has not begun may have the very files, not verified yet.
         ahead = any(
             seen.starting or (seen.pulling and seen.peer.rank < self._watch.rank) for seen in alive
         )
-        return [] if ahead and failed < FAILED_AT_HUB else turn
+        return [] if ahead and self._hub_works() else turn
+
+    def _hub_works(self) -> bool:
+        return sum(1 for seen in self._watch.all() if seen.hub_failed) < FAILED_AT_HUB
 
     def _tell_unreachable(self, progress: Progress) -> None:
         for line in self.unreachable():
@@ -289,6 +311,12 @@ class Swarm:
         """To be called about once a second: verifies files that are whole, so that others can have
         them. It raises Yielded when others have, or bring, what this host is fetching."""
 
+        for entry in fetched:
+            stat = integrity.stat_of(self._partial(entry.path))
+            if stat is not None and stat.size_bytes >= entry.size_bytes:
+                # Killed before it was hashed: the client could only ask for what comes after it.
+                self._partial(entry.path).unlink()
+
         def tick() -> None:
             absent = self._verify_whole(memory, fetched)
             memory.save_when_due()
@@ -299,7 +327,8 @@ class Swarm:
                 if entry.sha256 in theirs and entry.path not in self._broken:
                     self._yield(f"{entry.path} is at a peer", progress)
             for seen in alive:
-                if absent and seen.hub and seen.peer.rank < self._watch.rank:
+                ahead = seen.hub and seen.peer.rank < self._watch.rank
+                if absent and ahead and self._hub_works():
                     self._yield(f"{seen.peer.name} asks it", progress)
 
         return tick

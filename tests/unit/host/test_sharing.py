@@ -10,12 +10,11 @@ import pytest
 from fleet_host import share_opening, share_server, share_state, sharing
 from fleet_host.errors import HostError, SpecError
 
-from tests.fakes.job_systemd import FakeSystemd, systemd
-
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["systemd"]
+    from tests.fakes.job_systemd import FakeSystemd
+
 MODEL = "Qwen--Tiny/master-123456789abc"
 REQUEST: dict[str, Any] = {
     "model": MODEL,
@@ -298,7 +297,7 @@ def test_while_a_host_waits_no_other_has_more_than_one_place() -> None:
     assert slots.take("192.0.2.12")
     slots.give_back("192.0.2.11")
     assert slots.take("192.0.2.11"), "nobody waits who has none"
-    assert slots.count() == 4
+    assert slots.count == 4
 
 
 def test_who_has_gone_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
