@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyinfra import host as current_host
 from pyinfra import logger
 from pyinfra.api import operation
 
@@ -48,7 +47,6 @@ def pull_model(plan: HostPlan, job_id: str) -> Commands:
     """
     assert plan.pull is not None
     spec, llm_root = plan.pull, plan.settings.llm_root
-    fan_out.announce(current_host.state, current_host, plan)
 
     def pull(state: State, host: Host) -> bool:
         fan_out.open_hosts(state, host, plan, lease_renewal(state, host, llm_root))

@@ -39,12 +39,13 @@ MOST_OTHERS = 4
 
 @dataclass
 class Shared:
-    """What the hosts of one run share. pulling: hosts that will pull, by model."""
+    """What the hosts of one run share. pulling: hosts that will pull, by model; opened: those of
+    them that have been opened to each other."""
 
     lock: BoundedSemaphore = field(default_factory=BoundedSemaphore)
     token: str = field(default_factory=lambda: secrets.token_hex(32))
     pulling: dict[str, set[Host]] = field(default_factory=dict)
-    opened: set[str] = field(default_factory=set)
+    opened: dict[str, set[Host]] = field(default_factory=dict)
 
 
 _runs: WeakKeyDictionary[State, Shared] = WeakKeyDictionary()
@@ -59,7 +60,9 @@ def announce(state: State, host: Host, plan: HostPlan) -> None:
     """Say, while the run is prepared, that this host is going to pull."""
     if plan.pull is not None and plan.pull.get("fan_out"):
         shared = _runs.setdefault(state, Shared())
-        shared.pulling.setdefault(model_of(plan.pull), set()).add(host)
+        # What pyinfra calls `host` while it prepares stands for whichever host is its turn.
+        itself = state.inventory.get_host(host.name)
+        shared.pulling.setdefault(model_of(plan.pull), set()).add(itself)
 
 
 def open_hosts(state: State, host: Host, plan: HostPlan, renew: Callable[[], None]) -> None:
@@ -75,9 +78,10 @@ def open_hosts(state: State, host: Host, plan: HostPlan, renew: Callable[[], Non
         renew()
     try:
         model = model_of(plan.pull)
-        if model not in shared.opened:
+        if host not in shared.opened.get(model, set()):
+            # Of one that nobody announced, the others learn now.
+            shared.opened[model] = set(shared.pulling[model])
             _Opening(state, shared, plan, model).run()
-            shared.opened.add(model)
     finally:
         shared.lock.release()
 

@@ -6,7 +6,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyinfra.context import ctx_host, ctx_state
 
+from pyinfra_deploy.deploys import model as deploy_model
 from pyinfra_deploy.operations import engine_steps, fan_out
 from pyinfra_deploy.operations.program import ConnectionLost
 from pyinfra_deploy.planning.host_plan import HostPlan
@@ -93,6 +95,16 @@ def test_all_that_pull_are_opened_to_each_other_once_before_the_first_pulls(
         assert (spec["address"], spec["port"]) == (address, 8472)
         assert spec["allowed"] == sorted(ADDRESSES.values())
         assert [peer["rank"] for peer in spec["peers"]] == [0, 1, 2]
+
+
+def test_a_host_that_nobody_announced_is_opened_when_it_comes(fleet: PyinfraWorld) -> None:
+    for host in ("gpu01", "gpu02"):
+        fleet.script.says("fan-out open", NOTHING, OPEN, host=host)
+        plan = plan_of(host)
+        assert fleet.run(engine_steps.pull_model, host=host, plan=plan, job_id="m")
+    asked = opened(fleet)
+    assert [peer["rank"] for peer in asked["gpu01"]["peers"]] == [0, 1, 2]
+    assert [asked[name]["pulling"] for name in ("gpu01", "gpu02")] == [True, True]
 
 
 def test_two_runs_have_two_secrets(fleet: PyinfraWorld) -> None:
@@ -212,3 +224,15 @@ def test_what_peers_did_is_told(fleet: PyinfraWorld, caplog: pytest.LogCaptureFi
     assert "left gpu02 out: it gave wrong bytes for model-1.safetensors" in caplog.text
     assert line in caplog.text
     assert ROOT in fleet.script.sent[0].command
+
+
+def test_a_host_announces_its_pull_while_the_run_is_prepared(
+    fleet: PyinfraWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `pyinfra -y` an operation is looked at only when it is executed: too late."""
+    monkeypatch.setattr(engine_steps, "pull_model", lambda **_: None)
+    for name in ("gpu02", "gpu03"):
+        with ctx_state.use(fleet.state), ctx_host.use(fleet.host(name)):
+            deploy_model.model._inner(plan=plan_of(name))
+    announced = fan_out._runs[fleet.state].pulling[MODEL]
+    assert {name_of(host) for host in announced} == {"gpu02", "gpu03"}
