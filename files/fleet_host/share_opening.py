@@ -31,6 +31,7 @@ def open_for(request: dict[str, Any]) -> dict[str, Any]:
     """
     fields.refuse_unknown(request, KEYS, "fan-out")
     wanted = sharing.from_request(request)
+    addresses(list(wanted.allowed))  # refuses what is none before anything is written
     published = share_state.is_published(wanted.model)
     if not wanted.pulling and not published:
         return {"state": "nothing", "why": "it does not have the model", "published": False}

@@ -93,8 +93,8 @@ def prepared(directory: Path) -> None:
     checkout.deploy().done()
 
 
-def published(directory: Path, shards: int, mib: int) -> list[dict[str, Any]]:
-    """A model of valid shards on the hub; its files as a lock names them."""
+def weights(directory: Path, shards: int, mib: int) -> Path:
+    """A directory with a model of so many valid shards."""
     directory.mkdir()
     names = [f"model-{number + 1:05d}-of-{shards:05d}.safetensors" for number in range(shards)]
     block = os.urandom(MIB)
@@ -106,12 +106,16 @@ def published(directory: Path, shards: int, mib: int) -> list[dict[str, Any]]:
             file.write(len(header).to_bytes(8, "little") + header)
             for _ in range(mib):
                 file.write(block)
-    weights = {f"t{number}": name for number, name in enumerate(names)}
-    index = directory / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": weights}))
+    named = {f"t{number}": name for number, name in enumerate(names)}
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
     (directory / "config.json").write_text('{"model_type": "qwen3"}')
+    return directory
+
+
+def published(directory: Path, shards: int, mib: int) -> list[dict[str, Any]]:
+    """A model on the lab's hub; its files as a lock names them."""
     models = models_directory(hub_directory())
-    store.publish(models, directory, MODEL)
+    store.publish(models, weights(directory, shards, mib), MODEL)
     stored = store.revision(models, MODEL, "master").files
     return [{"path": it.path, "size": it.size_bytes, "sha256": it.sha256} for it in stored]
 

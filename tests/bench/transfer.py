@@ -18,20 +18,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
+
+from tests.bench.torrent import Tracker, torrent_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 FILES = Path(__file__).resolve().parents[2] / "files"
 MIB = 1 << 20
-PIECE_BYTES = 4 * MIB
 MODEL = "bench--model/master-000000000000"
 TOKEN = "0" * 64
 JOB = """
@@ -157,43 +155,61 @@ def done(children: list[subprocess.Popen[str]]) -> None:
 
 
 def ours(world: World, place: Path) -> str:
-    port = free_port()
-    peers = [
-        {"name": f"h{n}", "rank": n, "address": f"127.0.0.{n + 11}", "port": port}
-        for n in range(world.takers + 1)
-    ]
-    roots = [place / f"h{number}" for number in range(world.takers + 1)]
-    for number, root in enumerate(roots):
-        shared = root / "run/llm/fan-out" / f"{MODEL.replace('/', '--')}.json"
-        shared.parent.mkdir(parents=True)
-        (root / "models").mkdir()
-        (root / "run/llm-pull" / MODEL.replace("/", "--")).mkdir(parents=True)
-        (root / "client").write_text("#!/bin/sh\nexit 1\n")
-        (root / "client").chmod(0o755)
-        document = {
-            "model": MODEL, "name": f"h{number}", "rank": number, "opened_at": time.monotonic(),
-            "pulling": number > 0, "tokens": [TOKEN], "peers": peers, "allowed": ["127.0.0.1"],
-            "rate_bytes_per_second": None,
-        }  # fmt: skip
-        shared.write_text(json.dumps(document))
-    publish(world, roots[0])
-    servers = []
-    for number, root in enumerate(roots):
-        address = f"127.0.0.{number + 11}"
-        spec = {"address": address, "port": port, "idle_seconds": 600}
-        servers.append(job(root, "share_server", spec))
-        listening(address, port)
-    pulls = [job(root, "pull", pull_spec(world, root)) for root in roots[1:]]
+    roots = made_roots(place, MODEL, world.takers + 1, free_port(), giver=True)
+    publish(world, roots[0][0])
+    servers = servers_of(roots)
+    pulls = [job(root, "pull", pull_spec(world, root)) for root, _ in roots[1:]]
     peaks = []
     for child in pulls:
         out, _ = child.communicate(timeout=600)
         if child.returncode:
             raise SystemExit("a pull failed")
         peaks.append(int(out.split()[-1]))
-    for server in servers:
-        server.kill()
-        server.communicate()
+    end(servers)
     return f"peak memory of a pull {max(peaks) / 1024:.0f} MiB"
+
+
+def made_roots(
+    place: Path, model: str, count: int, port: int, *, giver: bool
+) -> list[tuple[Path, dict[str, Any]]]:
+    """Directories of so many hosts that share a model, and each one's place as a peer. giver: the
+    first one does not pull."""
+    peers = [
+        {"name": f"h{n}", "rank": n, "address": f"127.0.0.{n + 11}", "port": port}
+        for n in range(count)
+    ]
+    roots = []
+    for number, peer in enumerate(peers):
+        root = place / f"h{number}"
+        shared = root / "run/llm/fan-out" / f"{model.replace('/', '--')}.json"
+        shared.parent.mkdir(parents=True)
+        (root / "models").mkdir()
+        (root / "run/llm-pull" / model.replace("/", "--")).mkdir(parents=True)
+        (root / "client").write_text("#!/bin/sh\nexit 1\n")
+        (root / "client").chmod(0o755)
+        document = {
+            "model": model, "name": f"h{number}", "rank": number, "opened_at": time.monotonic(),
+            "pulling": number > 0 or not giver, "tokens": [TOKEN], "peers": peers,
+            "allowed": ["127.0.0.1"], "rate_bytes_per_second": None,
+        }  # fmt: skip
+        shared.write_text(json.dumps(document))
+        roots.append((root, peer))
+    return roots
+
+
+def servers_of(roots: list[tuple[Path, dict[str, Any]]]) -> list[subprocess.Popen[str]]:
+    servers = []
+    for root, peer in roots:
+        spec = {"address": peer["address"], "port": peer["port"], "idle_seconds": 3600}
+        servers.append(job(root, "share_server", spec))
+        listening(peer["address"], peer["port"])
+    return servers
+
+
+def end(children: list[subprocess.Popen[str]]) -> None:
+    for child in children:
+        child.kill()
+        child.communicate()
 
 
 def pull_spec(world: World, root: Path) -> dict[str, Any]:
@@ -272,7 +288,7 @@ def aria2(world: World, place: Path, program: str) -> str:
     began = time.monotonic()
     tracker = Tracker()
     torrent = place / "model.torrent"
-    torrent.write_bytes(torrent_of(world, tracker.url))
+    torrent.write_bytes(torrent_of(world.source, world.rows, tracker.url))
     hashed = time.monotonic() - began
     common = [
         program, "--no-conf", "--quiet", "--file-allocation=none", "--enable-dht=false",
@@ -307,80 +323,6 @@ def aria2(world: World, place: Path, program: str) -> str:
     tracker.close()
     done([verify(world, goal / "source") for goal in goals])
     return f"of it {hashed:.1f} s for SHA-1 of every piece, which no lock has"
-
-
-def bencoded(value: Any) -> bytes:
-    if isinstance(value, int):
-        return b"i%de" % value
-    if isinstance(value, bytes):
-        return b"%d:%s" % (len(value), value)
-    if isinstance(value, str):
-        return bencoded(value.encode())
-    if isinstance(value, list):
-        return b"l" + b"".join(map(bencoded, value)) + b"e"
-    pairs = (bencoded(key) + bencoded(value[key]) for key in sorted(value))
-    return b"d" + b"".join(pairs) + b"e"
-
-
-def torrent_of(world: World, announce: str) -> bytes:
-    pieces, rest = [], b""
-    for row in world.rows:
-        with (world.source / row["path"]).open("rb") as file:
-            while chunk := file.read(PIECE_BYTES - len(rest)):
-                rest += chunk
-                if len(rest) == PIECE_BYTES:
-                    pieces.append(hashlib.sha1(rest, usedforsecurity=False).digest())
-                    rest = b""
-    if rest:
-        pieces.append(hashlib.sha1(rest, usedforsecurity=False).digest())
-    files = [{"length": row["size"], "path": [row["path"]]} for row in world.rows]
-    info = {
-        "name": "source", "piece length": PIECE_BYTES, "pieces": b"".join(pieces), "files": files,
-    }  # fmt: skip
-    return bencoded({"announce": announce, "info": info})
-
-
-class Tracker:
-    """Tells every client of every other one, and counts those that have all."""
-
-    def __init__(self) -> None:
-        self.peers: dict[bytes, tuple[int, bool]] = {}
-        handler = type("Handler", (_Announce,), {"tracker": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/announce"
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-
-    @property
-    def complete(self) -> int:
-        return sum(1 for _, whole in self.peers.values() if whole)
-
-    seeders = complete
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
-class _Announce(BaseHTTPRequestHandler):
-    tracker: Tracker
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
-
-    def do_GET(self) -> None:
-        query = parse_qs(urlsplit(self.path).query, encoding="latin-1")
-        peer = unquote_to_bytes(query["peer_id"][0].encode("latin-1"))
-        self.tracker.peers[peer] = (int(query["port"][0]), query.get("left") == ["0"])
-        others = b"".join(
-            socket.inet_aton("127.0.0.1") + port.to_bytes(2, "big")
-            for other, (port, _) in self.tracker.peers.items()
-            if other != peer
-        )
-        body = bencoded({"interval": 1, "min interval": 1, "peers": others})
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
 
 if __name__ == "__main__":

@@ -168,6 +168,7 @@ def test_a_request_that_is_none_is_refused(
     with pytest.raises(SpecError):
         opened(monkeypatch, **change)
     assert systemd.started() == 0
+    assert not list(sharing.directory().glob("*"))
 
 
 def test_a_file_of_another_version_is_no_file(systemd: FakeSystemd) -> None:
