@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import client, hashing, integrity, peers, sharing
+from .early import EarlyVerification
 from .peer_watch import PeerWatch, Seen
 
 if TYPE_CHECKING:
@@ -75,11 +76,9 @@ class Swarm:
         self._failures: dict[str, int] = {}
         self._busy: set[str] = set()
         self._liars: set[str] = set()
-        self._verifying: dict[Future[integrity.Verdict], tuple[FileEntry, hashing.Tally]] = {}
-        self._tried: set[tuple[str, integrity.Stat]] = set()
+        self._early = EarlyVerification(place.model)
         # Files that are as locked and broken all the same: the hub's pull says so in its words.
         self._broken: set[str] = set()
-        self._checkers = ThreadPoolExecutor(2)
         self._told: set[str] = set()
         self.account = Account()
 
@@ -110,6 +109,7 @@ class Swarm:
     ) -> list[FileEntry]:
         """Take what peers have; the files that it is now this host's turn to bring from the hub.
         Empty: all are here."""
+        self._early.wait(memory)  # what the hub's client had brought when it was left
         total = sum(entry.size_bytes for entry in self._needed)
         progress.phase("peers", total=total, unit="bytes", message=self._watch.in_words())
         # Not all hosts begin with the same file, else all would want it from one.
@@ -318,7 +318,7 @@ class Swarm:
                 self._partial(entry.path).unlink()
 
         def tick() -> None:
-            absent = self._verify_whole(memory, fetched)
+            absent = self._early.look(memory, fetched)
             memory.save_when_due()
             self._watch.say(self._local_bytes(), hub=True)
             alive = self._watch.answering()
@@ -337,36 +337,9 @@ class Swarm:
         progress.log(f"the hub is left alone: {why} by now")
         raise Yielded
 
-    def _verify_whole(self, memory: Memory, fetched: list[FileEntry]) -> list[FileEntry]:
-        """Start and finish verifications of what the client has brought so far; what it has not."""
-        self._note(memory, [future for future in self._verifying if future.done()])
-        checked = {entry.path for entry, _ in self._verifying.values()}
-        absent = []
-        for entry in fetched:
-            if entry.path in memory.good or entry.path in checked:
-                continue
-            stat = integrity.stat_of(self._place.model / entry.path)
-            if stat is None or stat.size_bytes != entry.size_bytes:
-                absent.append(entry)
-            elif (entry.path, stat) not in self._tried:
-                self._tried.add((entry.path, stat))
-                tally = hashing.Tally()
-                future = self._checkers.submit(
-                    integrity.verify_file, self._place.model, entry, sync=True, tally=tally
-                )
-                self._verifying[future] = (entry, tally)
-        return absent
-
-    def _note(self, memory: Memory, futures: list[Future[integrity.Verdict]]) -> None:
-        for future in futures:
-            del self._verifying[future]
-            verdict = integrity.with_header(self._place.model, future.result())
-            if verdict.problem is None:
-                memory.add(verdict)
-
     def after_hub(self, memory: Memory) -> None:
         """Wait for what is being verified; it need not be hashed again."""
-        self._note(memory, list(self._verifying))
+        self._early.wait(memory)
 
     # --- the end
 
@@ -386,9 +359,7 @@ class Swarm:
         ]
 
     def close(self) -> None:
-        for _, tally in self._verifying.values():
-            tally.cancelled = True
-        self._checkers.shutdown(wait=True)
+        self._early.close()
         if self._watcher is not None:
             self._watcher.end()
 
