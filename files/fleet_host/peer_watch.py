@@ -6,6 +6,7 @@ As long as a pull lives it asks every peer and its own server, which is what kee
 from __future__ import annotations
 
 import http.client
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -45,15 +46,16 @@ class Seen:
     problem: str | None = None
     ever: bool = False
     asked: bool = False
-    dropped: bool = False
+    left_until: float = 0.0
     answered_at: float = 0.0
     next_at: float = 0.0
 
     @property
     def answers(self) -> bool:
         """Whether it counts: one lost answer is no death."""
-        recent = time.monotonic() - self.answered_at < GONE_SECONDS
-        return self.ever and not self.dropped and (self.problem is None or recent)
+        now = time.monotonic()
+        recent = now - self.answered_at < GONE_SECONDS
+        return self.ever and now >= self.left_until and (self.problem is None or recent)
 
 
 class PeerWatch:
@@ -93,9 +95,9 @@ class PeerWatch:
     def asked_all(self) -> bool:
         return all(seen.asked for seen in self.all())
 
-    def drop(self, name: str) -> None:
+    def leave_alone(self, name: str, seconds: float = math.inf) -> None:
         with self._lock:
-            self._seen[name].dropped = True
+            self._seen[name].left_until = time.monotonic() + seconds
 
     def movement(self) -> int:
         """A number that changes while a peer that pulls gets on."""

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from .status import Progress
 
 TICK_SECONDS = 0.25
-# A peer that broke off so often in a row is left alone for the rest of the pull.
-MOST_FAILURES = 4
+# A peer that broke off so often in a row, though it answers questions, is left alone for a while.
+MOST_FAILURES, LEFT_SECONDS = 4, 120.0
 # Of hosts that failed at the hub: after two it is the hub's fault, and waiting for a third is
 # worth nothing.
 FAILED_AT_HUB = 2
@@ -213,11 +213,8 @@ class Swarm:
             pause = BUSY_SECONDS + BUSY_SECONDS_A_PEER * len(self._watch.all())
             self._busy_until[name] = time.monotonic() + pause * _RANDOM.uniform(0.5, 1.5)
         except peers.PeerFailed as error:
-            self._failures[name] = self._failures.get(name, 0) + 1
-            self._busy_until[name] = time.monotonic() + AGAIN_SECONDS * self._failures[name]
             progress.log(f"peer {place}: {error}")
-            if self._failures[name] >= MOST_FAILURES:
-                self._drop(name, place, str(error), progress)
+            self._failed(name)
         except peers.WrongBytes as error:
             if error.alone:
                 why = f"it gave wrong bytes for {path} (SHA-256 {error.found})"
@@ -241,6 +238,16 @@ class Swarm:
             sent = self.account.bytes_from
             sent[name] = sent.get(name, 0) + transfer.entry.size_bytes
 
+    def _failed(self, name: str) -> None:
+        """Transfers that broke off together, as when the peer reboots, are one failure."""
+        now = time.monotonic()
+        if self._busy_until.get(name, 0.0) <= now:
+            count = self._failures.get(name, 0) + 1
+            self._failures[name] = count % MOST_FAILURES
+            self._busy_until[name] = now + AGAIN_SECONDS * count
+            if count == MOST_FAILURES:
+                self._watch.leave_alone(name, LEFT_SECONDS)
+
     def _throw_away(self, running: dict[Future[None], Transfer]) -> None:
         """Whatever pieces are of peers that gave wrong bytes."""
         for transfer in running.values():
@@ -256,7 +263,7 @@ class Swarm:
         return self._place.model / (path + client.PARTIAL)
 
     def _drop(self, name: str, place: str, why: str, progress: Progress) -> None:
-        self._watch.drop(name)
+        self._watch.leave_alone(name)
         self.account.dropped[name] = why
         progress.log(f"peer {place} is dropped: {why}")
 

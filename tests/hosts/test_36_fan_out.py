@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,23 +100,34 @@ def asked_from_here(path: str) -> int:
     return connection.getresponse().status
 
 
+def open_by_hand(checkout: Checkout, host: str, token: str) -> None:
+    request = {
+        "model": place(checkout), "name": host, "rank": 0, "pulling": False, "token": token,
+        "peers": [], "allowed": [address_of(one) for one in BOTH], "rate_bytes_per_second": None,
+        "address": address_of(host), "port": PORT, "idle_seconds": 32,
+    }  # fmt: skip
+    shell(host, f"systemctl stop {UNIT}; rm -rf /run/llm/fan-out")
+    text = shell(host, "/srv/llm/bin/fleet-host fan-out open", input_text=json.dumps(request))
+    assert json.loads(text)["state"] == "open"
+
+
 def test_others_are_turned_away_and_nobody_listens_afterwards(checkout: Checkout) -> None:
     """This machine is in the hosts' network and not in their inventory."""
-    assert listens(DEBIAN12), "it serves for a while after the last question"
+    secret = secrets.token_hex(32)
+    open_by_hand(checkout, DEBIAN12, secret)
+    assert listens(DEBIAN12)
     with pytest.raises((OSError, http.client.HTTPException)):
         asked_from_here(f"/{place(checkout)}")
     # A host of the inventory, and no secret.
     ask = f"curl -s -o /dev/null -w '%{{http_code}}' http://{address_of(DEBIAN12)}:{PORT}/"
     assert shell(DEBIAN13, f"{ask}{place(checkout)}").strip() == "403"
-    secret = json.loads(shell(DEBIAN12, "cat /run/llm/fan-out/*.json"))["tokens"][0]
-    for host in BOTH:
-        found = host_state.places_of(host, secret)
-        assert [line for line in found if not line.startswith("here")] == []
-        assert shell(host, "stat -c %a:%U /run/llm/fan-out/*.json").split() == ["640:root"]
+    found = host_state.places_of(DEBIAN12, secret)
+    assert [line for line in found if not line.startswith("here")] == []
+    assert shell(DEBIAN12, "stat -c %a:%U /run/llm/fan-out/*.json").split() == ["640:root"]
     wait_for(lambda: not any(listens(host) for host in BOTH), 120)
-    wait_for(lambda: not any(shell(host, "ls /run/llm/fan-out").split() for host in BOTH), 20)
+    wait_for(lambda: not shell(DEBIAN12, "ls /run/llm/fan-out").split(), 20)
     for host in BOTH:
-        assert not shell(host, f"ls -d /run/systemd/system/{UNIT}.d/* || true").strip()
+        assert not shell(host, f"ls -d /run/systemd/system/{UNIT}.d/*.conf || true").strip()
         assert shell(host, f"systemctl is-enabled {UNIT} || true").strip() == "static"
     assert checkout.deploy().done().unchanged
 
