@@ -48,6 +48,8 @@ COMMANDS: dict[str, str] = {
     "prune": "prune:run",
     "wheels gather": "wheels:gather",
     "wheels serve": "wheel_server:open_for",
+    "fan-out open": "share_opening:open_for",
+    "fan-out closed": "share_opening:closed",
     "engine started": "engine:started",
     "engine undrain": "engine:undrain",
     "engine log": "log_file:run",
@@ -79,6 +81,7 @@ COMMANDS: dict[str, str] = {
 POSITIONAL: dict[str, tuple[str, ...]] = {
     "job run": ("kind", "id"),
     "job record": ("kind", "id"),
+    "fan-out closed": (),
     "engine started": ("engine",),
     "engine undrain": ("engine",),
     "arguments run": ("engine",),
@@ -95,7 +98,7 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
 # Steps of units that serve: their answer is in a file, and in the journal it would push out the
 # lines that an error shows.
 QUIET = ("engine started", "engine undrain", "gateway started", "fans run", "fans restore",
-         "job record")  # fmt: skip
+         "job record", "fan-out closed")  # fmt: skip
 
 
 def program_digest() -> str:

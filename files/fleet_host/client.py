@@ -16,7 +16,7 @@ from . import child
 from .errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from .listing import FileEntry
@@ -120,8 +120,10 @@ def fetch(
     entries: tuple[FileEntry, ...],
     wanted: list[FileEntry] | None,
     progress: Progress,
+    on_tick: Callable[[], None] | None = None,
 ) -> child.Ended:
-    """Run the client once for the wanted files (None: all), with progress over the entries."""
+    """Run the client once for the wanted files (None: all), with progress over the entries.
+    on_tick: called about once a second; what it raises ends the client."""
     for path in (settings.home, settings.home / "tmp"):
         path.mkdir(mode=0o700, exist_ok=True)
     argv = arguments(settings, model_id, revision, directory, wanted)
@@ -129,6 +131,8 @@ def fetch(
     def poll() -> int:
         have = present_bytes(directory, entries)
         progress.advance(have)
+        if on_tick is not None:
+            on_tick()
         return have
 
     return child.run(

@@ -21,15 +21,21 @@ from .listing import (
 )
 from .pull_spec import COMMIT, Wanted
 from .staging import Memory, Places
+from .swarm import Yielded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .status import Progress
+    from .swarm import Swarm
 
 # Kept free beside the model: the journal, the client's bookkeeping, and other people's files.
 SPARE_BYTES = 1024**3
 # The client itself tries each file 3 to 5 times. A run of it that brought bytes is repeated, since
 # hours of download should not end with a minute of trouble at the hub.
 MOST_CLIENT_RUNS = 6
+# Others can have a file once it is saved as good.
+SHARED_INTERVAL_SECONDS = 0.5
 PAUSE_SECONDS = 10.0
 
 
@@ -65,13 +71,17 @@ def gather(
     listing: Listing,
     needed: tuple[FileEntry, ...],
     progress: Progress,
+    swarm: Swarm | None = None,
 ) -> list[integrity.Verdict]:
     """Bring the needed files into staging/model and verify each: a verdict for every one.
 
     A client that failed is run again as long as its run brought bytes; files that it called good
-    and that are not are pulled once more.
+    and that are not are pulled once more. swarm: the inventory's other hosts, who are asked first.
     """
-    memory = Memory(place, staging.remembered(place, needed))
+    interval = staging.SAVE_INTERVAL_SECONDS if swarm is None else SHARED_INTERVAL_SECONDS
+    memory = Memory(place, staging.remembered(place, needed), interval)
+    if swarm is not None:
+        swarm.begin(memory, needed)
     verify_new(place, needed, memory, progress)
     missing = [entry for entry in needed if entry.path not in memory.good]
     refuse_full_disk(wanted, place, missing)
@@ -80,11 +90,25 @@ def gather(
         missing = [entry for entry in needed if entry.path not in memory.good]
     runs, pulled_again = 0, False
     while missing:
+        turn = missing if swarm is None else swarm.gather(memory, progress, missing)
+        if not turn:
+            break
         runs += 1
-        outcome = download(wanted, place, listing, needed, missing, progress)
+        try:
+            outcome = download(
+                wanted, place, listing, needed, turn, progress,
+                None if swarm is None else swarm.while_at_hub(memory, progress, turn),
+            )  # fmt: skip
+        except Yielded:
+            runs -= 1
+            continue
+        if swarm is not None:
+            swarm.after_hub(memory)
         bad = verify_new(place, needed, memory, progress)
         missing = [entry for entry in needed if entry.path not in memory.good]
         if outcome.error is not None:
+            if swarm is not None:
+                swarm.add_to(outcome.error)
             if outcome.final or outcome.brought_bytes <= 0 or runs == MOST_CLIENT_RUNS:
                 raise outcome.error
             progress.log(f"{outcome.error.why} It brought {outcome.brought_bytes} bytes: again.")
@@ -156,6 +180,7 @@ def download(
     needed: tuple[FileEntry, ...],
     missing: list[FileEntry],
     progress: Progress,
+    on_tick: Callable[[], None] | None = None,
 ) -> Outcome:
     """Run the client once for the missing files."""
     message = f"{len(missing)} of {len(needed)} files from {wanted.source.endpoint}"
@@ -172,6 +197,7 @@ def download(
         # A hub may have more than is locked.
         None if everything else missing,
         progress,
+        on_tick,
     )
     brought = client.present_bytes(place.model, missing) - before
     absent = _absent(place, missing)

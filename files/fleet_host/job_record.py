@@ -94,8 +94,21 @@ def of_pull(stored: dict[str, Any], result: dict[str, Any]) -> list[tuple[str, d
         "locked": spec.get("files") is not None,
         "files": _whole(answer.get("files")),
         "bytes": _whole(answer.get("bytes")),
+        **_of_peers(answer.get("peers")),
     }
     return [(what, {key: value for key, value in details.items() if value is not None})]
+
+
+def _of_peers(told: object) -> dict[str, Any]:
+    """Which hosts gave files, and which gave wrong ones or broke off."""
+    if not isinstance(told, dict):
+        return {}
+    found = {}
+    for key, name in (("from", "from_hosts"), ("dropped", "dropped_hosts")):
+        names = told.get(key)
+        if isinstance(names, dict) and names:
+            found[name] = sorted(str(one)[:200] for one in names)[:SHOWN_FILES]
+    return found
 
 
 def of_verify(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

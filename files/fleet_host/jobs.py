@@ -40,6 +40,7 @@ RUNNERS: dict[str, str] = {
     "environment": "environment:run",
     "wheels": "wheels:run",
     "serve": "wheel_server:run",
+    "share": "share_server:run",
     "pull": "pull:run",
     "verify": "verification:run",
     "golive": "golive:run",

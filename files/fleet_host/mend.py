@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from .pull_spec import Wanted
     from .staging import Places
     from .status import Progress
+    from .swarm import Swarm
 
 
-def look_after(wanted: Wanted, place: Places, progress: Progress) -> str:
+def look_after(
+    wanted: Wanted, place: Places, progress: Progress, swarm: Swarm | None = None
+) -> str:
     """A model that is published: present, verified now, or mended file by file."""
     record = model_record.read_record(place.final)
     if record is not None:
@@ -53,7 +56,7 @@ def look_after(wanted: Wanted, place: Places, progress: Progress) -> str:
             # Before the first file is replaced, so that a kill here hides it from no engine.
             stamp = mended_now(record, damaged)
             durable.write_json(place.record, {**record, "mended": stamp})
-        renewed = mend(wanted, place, listing, damaged, progress)
+        renewed = mend(wanted, place, listing, damaged, progress, swarm)
     if record is None:
         integrity.require_index(place.final, listing.entries, wanted.name)
     final = staging.sealed(place.final, good)
@@ -123,7 +126,12 @@ def make_writable(directory: Path) -> None:
 
 
 def mend(
-    wanted: Wanted, place: Places, listing: Listing, damaged: list[Verdict], progress: Progress
+    wanted: Wanted,
+    place: Places,
+    listing: Listing,
+    damaged: list[Verdict],
+    progress: Progress,
+    swarm: Swarm | None,
 ) -> list[Verdict]:
     """Pull the damaged files of a published model again and put each in place by a rename.
 
@@ -134,7 +142,7 @@ def mend(
     for line in lines:
         progress.log(f"damaged: {line}")
     try:
-        return replace_files(wanted, place, listing, damaged, progress)
+        return replace_files(wanted, place, listing, damaged, progress, swarm)
     except HostError as error:
         raise HostError(
             f"{place.final} is damaged and could not be mended",
@@ -146,7 +154,12 @@ def mend(
 
 
 def replace_files(
-    wanted: Wanted, place: Places, listing: Listing, damaged: list[Verdict], progress: Progress
+    wanted: Wanted,
+    place: Places,
+    listing: Listing,
+    damaged: list[Verdict],
+    progress: Progress,
+    swarm: Swarm | None,
 ) -> list[Verdict]:
     needed = tuple(verdict.entry for verdict in damaged)
     now = ask_hub(wanted, progress)
@@ -161,7 +174,7 @@ def replace_files(
     # The old listing stays the lock: the other files are measured by it after a crash here.
     staging.write_lock(place, wanted.origin(listing.commit), listing)
     durable.make_directories(place.model)
-    gathered = gather(wanted, place, listing, needed, progress)
+    gathered = gather(wanted, place, listing, needed, progress, swarm)
     make_writable(place.final)
     for entry in needed:
         goal = place.final / entry.path

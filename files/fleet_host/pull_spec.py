@@ -19,6 +19,8 @@ KEYS = {"model_id", "revision", "endpoint", "hub", "target", "client", "files_at
 KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file"}
 # Of a locked model: its directory here, what its files must be, and the commit that has them.
 KEYS |= {"directory", "files", "commit"}
+# Whether the other hosts of the inventory are asked before the hub (sharing.py knows them).
+KEYS |= {"fan_out"}
 MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 # What the unit's SetCredential= puts there when the host has no token file.
@@ -38,6 +40,7 @@ class Wanted:
     target: Path
     source: hub.Hub
     client: client.ClientSettings
+    fan_out: bool = False
 
     @property
     def name(self) -> str:
@@ -96,7 +99,10 @@ def read_spec(spec: dict[str, Any]) -> tuple[Wanted, Places]:
         home=place.staging / "home",
     )
     source = hub.Hub(endpoint, token)
-    return Wanted(model_id, revision, commit or revision, locked, target, source, settings), place
+    asked = commit or revision
+    fan_out = spec.get("fan_out") is True and locked is not None
+    wanted = Wanted(model_id, revision, asked, locked, target, source, settings, fan_out)
+    return wanted, place
 
 
 def read_lock(spec: dict[str, Any]) -> tuple[Listing | None, str | None]:

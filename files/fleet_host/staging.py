@@ -103,21 +103,33 @@ def remembered(place: Places, entries: tuple[FileEntry, ...]) -> dict[str, Verdi
 
 
 class Memory:
-    """The good files so far, saved every five seconds: hashing 235 GB twice would cost minutes."""
+    """The good files so far, saved now and then: hashing 235 GB twice would cost minutes."""
 
-    def __init__(self, place: Places, good: dict[str, Verdict]) -> None:
+    def __init__(
+        self,
+        place: Places,
+        good: dict[str, Verdict],
+        interval_seconds: float = SAVE_INTERVAL_SECONDS,
+    ) -> None:
         self._place = place
         self.good = dict(good)
+        self._interval_seconds = interval_seconds
         self._saved_at = time.monotonic()
+        self._unsaved = False
 
     def add(self, verdict: Verdict) -> None:
         if verdict.problem is None:
             self.good[verdict.entry.path] = verdict
-        if time.monotonic() - self._saved_at >= SAVE_INTERVAL_SECONDS:
+            self._unsaved = True
+        self.save_when_due()
+
+    def save_when_due(self) -> None:
+        if self._unsaved and time.monotonic() - self._saved_at >= self._interval_seconds:
             self.save()
 
     def save(self) -> None:
         self._saved_at = time.monotonic()
+        self._unsaved = False
         rows = {
             path: row_of(verdict.entry, verdict.stat)
             for path, verdict in self.good.items()

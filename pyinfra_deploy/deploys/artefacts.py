@@ -40,6 +40,7 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
     """Everything on this machine that the plan of a host with these settings compares with."""
     directory, root = Path(fleet["directory"]), Path(fleet["root"])
     conda = settings.runtime.conda if settings.runtime else None
+    model = locked_model(settings.model, root) if settings.model else NOT_LOCKED
     return Artefacts(
         program_digest=packing.host_program_digest(),
         units=units_of(settings),
@@ -52,7 +53,8 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
         ca_subject=_ca_subject(directory),
         now=datetime.now(UTC),
         conda_lock=packing.lock_text(conda.lock, root) if conda else "",
-        model=locked_model(settings.model, root) if settings.model else NOT_LOCKED,
+        model=model,
+        fan_out=model.lock is not None and int(fleet.get("sharing") or 0) > 1,
     )
 
 

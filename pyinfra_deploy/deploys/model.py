@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyinfra import host
 from pyinfra.api import deploy
 
-from pyinfra_deploy.operations import engine_steps, host_steps
+from pyinfra_deploy.operations import engine_steps, fan_out, host_steps
 from pyinfra_deploy.planning import wanted
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ def model(plan: HostPlan) -> None:
     """Pull the model when it is not on the host, or not as it was recorded."""
     if plan.pull is None:
         return
+    # Here and not in the operation, which with `pyinfra -y` is looked at only when it is executed.
+    fan_out.announce(host.state, host, plan)
     settings = plan.settings
     assert settings.model is not None
     if settings.model.token is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra import logger
 from pyinfra.api import operation
 
-from pyinfra_deploy.operations import gate
+from pyinfra_deploy.operations import fan_out, gate
 from pyinfra_deploy.operations.argument_steps import arguments_reviewed
 from pyinfra_deploy.operations.calling import answer_of, lease_renewal, on_host
 from pyinfra_deploy.operations.jobs import run_job
@@ -51,6 +51,7 @@ def pull_model(plan: HostPlan, job_id: str) -> Commands:
     spec, llm_root = plan.pull, plan.settings.llm_root
 
     def pull(state: State, host: Host) -> bool:
+        fan_out.open_hosts(state, host, plan, lease_renewal(state, host, llm_root))
         result = run_job(
             state,
             host,
@@ -63,6 +64,7 @@ def pull_model(plan: HostPlan, job_id: str) -> Commands:
         )
         if result is None:
             return False
+        fan_out.told(host, result)
         _pulled[host.name] = str(result["model_digest"])
         return True
 

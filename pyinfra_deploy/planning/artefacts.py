@@ -30,3 +30,5 @@ class Artefacts:
     now: datetime
     conda_lock: str = ""
     model: LockedModel = NOT_LOCKED
+    # Whether hosts get the model from each other: it is locked, and another host has the same.
+    fan_out: bool = False

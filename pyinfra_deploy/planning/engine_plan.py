@@ -89,7 +89,9 @@ def plan_engine(
     return {
         "map_count": _map_count(settings, live),
         "runtime": runtime if wanted.missing(runtime, environments) else None,
-        "pull": wanted.pull_job(settings, client.path, lock) if record is None else None,
+        "pull": wanted.pull_job(settings, client.path, lock, fan_out=artefacts.fan_out)
+        if record is None
+        else None,
         "model_digest": _model_digest(lock, record),
         "release": release,
         "binding": binding,

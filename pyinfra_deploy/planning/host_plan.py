@@ -292,6 +292,8 @@ def managed_files(
             files += [
                 artefacts.units[name] for name in ("llm-wheels@.service", "llm-serve@.service")
             ]
+        if artefacts.fan_out:
+            files.append(artefacts.units["llm-share@.service"])
         bound = drop_in(settings.engine.name, placement)
         files += [bound] if bound is not None else []
         files += [artefacts.units[name] for name in (*UNIT_FILES, *model_care.UNIT_FILES)]

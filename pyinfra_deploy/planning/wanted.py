@@ -301,9 +301,11 @@ def model_slug(settings: Settings) -> str:
     return settings.model.id.replace("/", "--")
 
 
-def pull_job(settings: Settings, client: str, lock: ModelLock | None = None) -> dict[str, Any]:
+def pull_job(
+    settings: Settings, client: str, lock: ModelLock | None = None, *, fan_out: bool = False
+) -> dict[str, Any]:
     """The spec of the host's pull job. lock: what the files must be; without it, what the hub
-    lists at that moment."""
+    lists at that moment. fan_out: other hosts are asked before the hub."""
     assert settings.model is not None
     model = settings.model
     locked: dict[str, Any] = {}
@@ -314,6 +316,8 @@ def pull_job(settings: Settings, client: str, lock: ModelLock | None = None) -> 
             # A commit means nothing to another hub than the one that named it.
             "commit": lock.commit if lock.hub == model.hub else None,
         }
+        if fan_out:
+            locked["fan_out"] = True
     return locked | {
         "model_id": model.id,
         "revision": model.revision,

@@ -6,6 +6,7 @@ The same words stand in error messages and in docs/settings.md.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,6 +120,16 @@ def _without_password(value: str) -> str | None:
     return None
 
 
+def _host_address(value: str) -> str | None:
+    try:
+        address = ipaddress.ip_address(value)
+    except ValueError:
+        return "is no IP address."
+    if address.is_loopback or address.is_unspecified or address.is_multicast:
+        return "is not the address of one host that others could reach."
+    return None
+
+
 def _unambiguous(value: str) -> str | None:
     owner = value.split("/")[0]
     if "--" in owner:
@@ -154,6 +165,9 @@ HostName = Annotated[
         rf"{_LABEL}(?:\.{_LABEL})*",
         _host_name,
     ),
+]
+HostAddress = Annotated[
+    str, Words("an IP address, such as 10.20.0.11", r"[0-9A-Fa-f.:]+", _host_address)
 ]
 Url = Annotated[
     str,

@@ -13,11 +13,13 @@ from typing import Annotated, Literal
 from pydantic import field_validator
 
 from pyinfra_deploy.settings.engine_section import Engine as Engine
+from pyinfra_deploy.settings.fan_out_section import FanOut as FanOut
 from pyinfra_deploy.settings.kinds import (
     AbsolutePath,
     Burst,
     DataPath,
     FindingId,
+    HostAddress,
     HostName,
     HostPattern,
     ModelId,
@@ -196,6 +198,8 @@ class Model(Section):
         le=3650,
     )
 
+    fan_out: FanOut = setting(FanOut(), "Getting the model from other hosts.", {"enabled": True})
+
     @field_validator("endpoint")
     @classmethod
     def _without_slash(cls, value: str) -> str:
@@ -273,6 +277,12 @@ class Settings(Section):
         "Directory on the host for environments, models and releases. Put it on a disk with room "
         "for two models.",
         "/srv/llm",
+    )
+    storage_address: HostAddress | None = setting(
+        None,
+        "The host's own address on a network for bulk data, where it has one: other hosts get "
+        "models from it there. A host variable. null: its address in the inventory.",
+        "10.20.0.11",
     )
     gpu_driver: Literal["check", "hold", "install"] = setting(
         "check",

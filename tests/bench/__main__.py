@@ -7,9 +7,12 @@ import sys
 
 BENCHES = {
     "converge": "tests.bench.converge",
+    "fanout": "tests.bench.fanout",
+    "fanout-loopback": "tests.bench.fanout_loopback",
     "kv": "tests.bench.kv_estimate",
     "parts": "tests.bench.parts",
     "plan": "tests.bench.plan_hundred",
+    "transfer": "tests.bench.transfer",
     "verify": "tests.bench.verify",
 }
 

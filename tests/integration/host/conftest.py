@@ -8,6 +8,7 @@ from tests.fakes.job_systemd import systemd
 from tests.fakes.nvml import nvml, nvml_library
 from tests.fakes.proof_host import proof_host
 from tests.fakes.pull_world import world
+from tests.fakes.sharing_hosts import sharing_hosts
 from tests.fakes.wheel_index import index
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "nvml",
     "nvml_library",
     "proof_host",
+    "sharing_hosts",
     "systemd",
     "world",
 ]

@@ -68,6 +68,23 @@ def test_a_locked_model_is_logged_by_its_directory_and_the_lock_s_digest(
     assert event["model_digest"] == DIGEST
 
 
+def test_the_hosts_that_gave_files_or_wrong_bytes_are_logged(host: FakeSystemd) -> None:
+    peers = {"from": {"gpu02": 5, "gpu01": 7}, "dropped": {"gpu03": "it gave wrong bytes"}}
+    ended({"invocation_id": "i1", "state": "done", "result": {**PULLED, "peers": peers}})
+    job_record.record(JOB)
+    (event,) = logged()
+    assert event["from_hosts"] == ["gpu01", "gpu02"]
+    assert event["dropped_hosts"] == ["gpu03"]
+
+
+@pytest.mark.parametrize("peers", [None, 5, [], {"from": 5, "dropped": None}, {"from": {}}])
+def test_a_pull_from_the_hub_alone_names_no_hosts(host: FakeSystemd, peers: Any) -> None:
+    ended({"invocation_id": "i1", "state": "done", "result": {**PULLED, "peers": peers}})
+    job_record.record(JOB)
+    (event,) = logged()
+    assert not {"from_hosts", "dropped_hosts"} & set(event)
+
+
 def test_what_was_there_already_is_logged_once(host: FakeSystemd) -> None:
     ended({"invocation_id": "i1", "state": "done", "result": {**PULLED, "state": "present"}})
     # A power cut kept the run that published it from saying so.

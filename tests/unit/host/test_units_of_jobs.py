@@ -69,3 +69,15 @@ def test_the_server_of_wheels_lets_nobody_through_by_itself_and_writes_nothing()
     assert "ExecStart=/srv/llm/bin/fleet-host job run serve %i" in lines
     for line in ("User=llm-build", "Restart=no", "ProtectSystem=strict", "CapabilityBoundingSet="):
         assert line in lines
+
+
+def test_the_server_of_models_is_let_through_nobody_ends_and_takes_its_secrets_along() -> None:
+    lines = render("share").splitlines()
+    assert "IPAddressDeny=any" in lines
+    assert not any(line.startswith(("IPAddressAllow", "ReadWritePaths")) for line in lines)
+    assert "ExecStart=/srv/llm/bin/fleet-host job run share %i" in lines
+    for line in ("User=llm-build", "Restart=no", "ProtectSystem=strict", "CapabilityBoundingSet="):
+        assert line in lines
+    assert "RuntimeMaxSec=2d" in lines
+    assert "ExecStopPost=+/srv/llm/bin/fleet-host fan-out closed" in lines
+    assert "[Install]" not in lines, "a boot must not open it"
