@@ -84,11 +84,16 @@ def _known(documents: ModelDocuments) -> KnownModel:
 def model_is_on_host(
     settings: Settings, snapshot: Mapping[str, Any] | None, lock: ModelLock | None = None
 ) -> bool:
-    """Whether the model is published on the host with every file as recorded, and as locked."""
+    """Whether the model is published on the host with all of its bytes, and as locked: one with a
+    file too much, or that somebody touched, needs no room for another copy."""
     if snapshot is None or settings.model is None:
         return False
     revisions = (snapshot.get("models") or {}).get(wanted.model_slug(settings)) or {}
     found = revisions.get(wanted.model_revision(settings, lock))
-    if not isinstance(found, dict) or not found.get("intact"):
+    if not isinstance(found, dict):
         return False
-    return lock is None or (found.get("record") or {}).get("model_digest") == lock.digest
+    record = found.get("record") or {}
+    whole = (record.get("total_bytes"), found.get("bytes"))
+    if not found.get("intact") and (None in whole or whole[0] != whole[1]):
+        return False
+    return lock is None or record.get("model_digest") == lock.digest

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pyinfra_deploy.operations.model_source import model_is_on_host
 from pyinfra_deploy.planning import host_plan, wanted
 from pyinfra_deploy.planning.model_lock import LockedFile, lock_text
 from pyinfra_deploy.planning.model_supply import LockedModel, judge_lock, supply_findings
@@ -140,6 +141,18 @@ def test_a_model_counts_as_here_only_as_locked(digest: str, pulls: bool) -> None
     plan = planned(settings_with(), snapshot, LOCKED)
     assert (plan.pull is not None) is pulls
     assert plan.model_digest == LOCK.digest
+
+
+def test_a_model_with_a_file_too_much_is_pulled_for_and_needs_no_room_for_another() -> None:
+    """The pull of a published model looks after it: it moves the file away."""
+    record = {"model_digest": LOCK.digest, "total_bytes": 9}
+    problems = ["notes.txt: does not belong to the model"]
+    found = {"record": record, "bytes": 9, "intact": False, "problems": problems}
+    snapshot = worlds.untouched() | {"models": {"Qwen--Qwen3-32B": {LOCK.directory: found}}}
+    assert planned(settings_with(), snapshot, LOCKED).pull is not None
+    assert model_is_on_host(settings_with(), snapshot, LOCK)
+    found["bytes"] = 8
+    assert not model_is_on_host(settings_with(), snapshot, LOCK)
 
 
 def test_a_host_is_left_alone_while_its_lock_cannot_be_used() -> None:
