@@ -29,6 +29,12 @@ NOT_IN_A_PATTERN = re.compile(r"[*?\[\],]|^-")
 NO_SPACE_LEFT_BYTES = 16 * 1024 * 1024
 
 
+# How the client (modelscope_hub 0.5.1) prints the answers of a hub, and what it thinks of a file.
+REFUSED = re.compile(r"\[E\d+\] \[(401|403|404)\]")
+NOT_AS_LISTED = re.compile(r"\[E2020\]|Hash mismatch")
+DAMAGED = "damaged"
+
+
 @dataclass(frozen=True)
 class ClientSettings:
     """How the client is run. home: its own, so that nobody else's token or cache is used."""
@@ -147,6 +153,15 @@ def out_of_space(ended: child.Ended, free_bytes: int) -> bool:
     return child.says_no_space(ended.tail) or free_bytes < NO_SPACE_LEFT_BYTES
 
 
+def refusal_in(tail: list[str]) -> str | None:
+    """What the client says that another run would not change: "401", "403" or "404" of the hub, or
+    DAMAGED, where a file is not the listed one. None where it is an outage, which may end."""
+    for line in reversed(tail):
+        if found := REFUSED.search(line):
+            return found[1]
+    return DAMAGED if any(NOT_AS_LISTED.search(line) for line in tail) else None
+
+
 def failure(
     settings: ClientSettings, ended: child.Ended, what: str, missing: list[str], free_bytes: int
 ) -> HostError:
@@ -167,6 +182,33 @@ def failure(
             f"{what} ran out of disk space",
             f"{free_bytes >> 20} MiB are free below {settings.home.parent}; {short}.",
             "Free space on that file system, then start again: it resumes.",
+            tail,
+        )
+    refusal = refusal_in(ended.tail)
+    if refusal in ("401", "403"):
+        given = "model.token is not accepted" if settings.token else "model.token is not set"
+        return HostError(
+            f"{what} is refused by {settings.endpoint}",
+            f"it answered {refusal}, and {given}; {short}.",
+            "Set model.token to a token that may read this model (private and gated ones need "
+            "it), then deploy again: what is here is kept.",
+            tail,
+        )
+    if refusal == "404":
+        return HostError(
+            f"{settings.endpoint} does not have what {what} needs",
+            f"it answered 404: model.id, model.revision or a file of it is not there; {short}.",
+            "Check model.id and model.revision (upper and lower case count), lock it anew if it "
+            "is locked and the hub has removed the commit; some hubs answer 404 for a private "
+            "model when model.token is missing.",
+            tail,
+        )
+    if refusal == DAMAGED:
+        return HostError(
+            f"{what} brings files that are not as the hub lists them",
+            f"the client refused them: {short}.",
+            f"The hub at {settings.endpoint}, or a proxy on the way, has damaged files or is in "
+            "the middle of an upload: try later or another endpoint; what is good is kept.",
             tail,
         )
     return HostError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from .listing import (
     require_weights,
     shards_of,
 )
+from .outage import Outage
 from .pull_spec import COMMIT, Wanted
 from .staging import Memory, Places
 
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 # Kept free beside the model: the journal, the client's bookkeeping, and other people's files.
 SPARE_BYTES = 1024**3
-# The client itself tries each file 3 to 5 times. A run of it that brought bytes is repeated, since
-# hours of download should not end with a minute of trouble at the hub.
-MOST_CLIENT_RUNS = 6
-PAUSE_SECONDS = 10.0
 
 
 def ask_hub(wanted: Wanted, progress: Progress) -> Listing:
@@ -68,8 +64,9 @@ def gather(
 ) -> list[integrity.Verdict]:
     """Bring the needed files into staging/model and verify each: a verdict for every one.
 
-    A client that failed is run again as long as its run brought bytes; files that it called good
-    and that are not are pulled once more.
+    A client that failed is run again until no byte came for model.stall_timeout_seconds: hours of
+    download should not end with minutes of trouble at the hub. Not where that would not help
+    (Outcome.final). Files that it called good and that are not are pulled once more.
     """
     memory = Memory(place, staging.remembered(place, needed))
     verify_new(place, needed, memory, progress)
@@ -78,17 +75,17 @@ def gather(
     if borrow(place, missing, progress):
         verify_new(place, needed, memory, progress)
         missing = [entry for entry in needed if entry.path not in memory.good]
-    runs, pulled_again = 0, False
+    outage, pulled_again = Outage(wanted.client.stall_timeout_seconds), False
     while missing:
-        runs += 1
         outcome = download(wanted, place, listing, needed, missing, progress)
         bad = verify_new(place, needed, memory, progress)
         missing = [entry for entry in needed if entry.path not in memory.good]
         if outcome.error is not None:
-            if outcome.final or outcome.brought_bytes <= 0 or runs == MOST_CLIENT_RUNS:
+            if outcome.final:
                 raise outcome.error
-            progress.log(f"{outcome.error.why} It brought {outcome.brought_bytes} bytes: again.")
-            time.sleep(PAUSE_SECONDS)
+            if outcome.brought_bytes > 0:
+                outage.bytes_came(outcome.quiet_seconds)
+            outage.wait(outcome.error, progress)
         elif bad and pulled_again:
             raise damaged_at_hub(wanted, listing, bad)
         else:
@@ -142,11 +139,12 @@ def gigabytes(count: int) -> str:
 @dataclass(frozen=True)
 class Outcome:
     """One run of the client. error: None when it said that all is well and all files are there.
-    final: running it again would not help."""
+    final: running it again would not help. quiet_seconds: how long ago its last byte came."""
 
     error: HostError | None
     brought_bytes: int
     final: bool
+    quiet_seconds: float = 0.0
 
 
 def download(
@@ -181,7 +179,10 @@ def download(
     error = client.failure(wanted.client, ended, what, absent, free)
     # Exit 0 with files absent is what the client does when they are not in the hub's listing now.
     final = ended.stalled or ended.returncode == 0 or client.out_of_space(ended, free)
-    return Outcome(error, brought, final)
+    # A hub that refuses goes on refusing; but other files may have come, or an address from which
+    # to fetch one may have expired meanwhile.
+    refused = client.refusal_in(ended.tail) is not None and brought <= 0
+    return Outcome(error, brought, final or refused, ended.quiet_seconds)
 
 
 def _absent(place: Places, entries: list[FileEntry]) -> list[str]:

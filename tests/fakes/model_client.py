@@ -47,7 +47,7 @@ def get(url: str, host: str = address) -> bytes:
         _, _, elsewhere, rest = location.split("/", 3)
         return get(f"/{rest}", elsewhere)
     if " 200 " not in status:
-        sys.exit(f"error: {status} for {url}")
+        sys.exit(f"error: [E1002] [{status.split()[1]}] for {url}")
     return body
 
 

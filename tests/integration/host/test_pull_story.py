@@ -10,7 +10,7 @@ from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import model_record, staging, verification
+from fleet_host import model_record, outage, staging, verification
 from fleet_host.errors import HostError, SpecError
 
 from tests.fakes.model_hub import FIRST, SECOND, FakeHub, entry_of, serve
@@ -186,7 +186,7 @@ def test_a_file_that_stays_bad_fails_the_job_and_is_named(world: PullWorld) -> N
 def test_a_client_that_finds_a_file_corrupt_fails_with_its_last_lines(world: PullWorld) -> None:
     world.hub.corrupt[SECOND] = 99
     error = refused(world)
-    assert "exit code 1" in error.why
+    assert "not as the hub lists them" in error.what
     assert SECOND in error.why
     assert any("Hash mismatch" in line for line in error.detail)
     assert not any("OO" in line or "%|" in line for line in error.detail)
@@ -205,10 +205,35 @@ def test_a_dropped_connection_resumes_without_fetching_good_files_again(world: P
     assert world.hub.downloads(FIRST) == 1
 
 
-def test_a_client_that_brings_nothing_is_not_run_again_and_again(world: PullWorld) -> None:
-    world.client_does("drop", path="config.json", times=99)
-    refused(world)
-    assert len(world.starts()) == 2
+def test_an_outage_of_the_hub_is_outlasted(world: PullWorld) -> None:
+    """Seven runs of the client in a row bring not a byte."""
+    world.hub.client_statuses = [500] * 7
+    assert world.pull()["state"] == "pulled"
+    assert len(world.starts()) == 8
+
+
+def test_a_hub_that_brings_nothing_for_too_long_is_given_up(
+    world: PullWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage, "FIRST_PAUSE_SECONDS", 0.2)
+    world.hub.client_statuses = [500] * 99
+    error = refused(world, stall_timeout_seconds=3)
+    assert "No new byte came for" in error.why
+    assert "model.stall_timeout_seconds is 3" in error.why
+    assert 1 < len(world.starts()) < 20
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(401, "model.token is not set"), (404, "model.revision")]
+)
+def test_a_refusal_of_the_hub_is_final_and_names_the_setting(
+    world: PullWorld, status: int, words: str
+) -> None:
+    world.hub.client_statuses = [status] * 9
+    error = refused(world)
+    assert f"it answered {status}" in error.why
+    assert words in error.why + error.fix
+    assert len(world.starts()) == 1
 
 
 def test_a_download_that_stands_still_is_ended(world: PullWorld) -> None:
