@@ -14,6 +14,7 @@ from .listing import (
     INDEX,
     FileEntry,
     Listing,
+    require_accepted,
     require_shards,
     require_weights,
     shards_of,
@@ -34,6 +35,7 @@ def ask_hub(wanted: Wanted, progress: Progress) -> Listing:
     client.check_program(wanted.client.program)
     if wanted.locked is not None:
         # Checked when it was locked; whether the hub has these bytes shows when they arrive.
+        require_accepted(wanted.locked, wanted.accept, wanted.name)
         return wanted.locked
     progress.phase("listing", message=f"{wanted.name} from {wanted.source.endpoint}")
     known = hub.revisions(wanted.source, wanted.model_id)
@@ -45,7 +47,8 @@ def ask_hub(wanted: Wanted, progress: Progress) -> Listing:
             "Set model.revision to one of them.",
         )
     listing = hub.listing(wanted.source, wanted.model_id, wanted.revision)
-    require_weights(listing, wanted.name)
+    require_accepted(listing, wanted.accept, wanted.name)
+    require_weights(listing, wanted.name, wanted.accept)
     for path in (CONFIG, INDEX):
         entry = listing.entry(path)
         if entry is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .staging import Places
 
 KEYS = {"model_id", "revision", "endpoint", "hub", "target", "client", "files_at_once"}
-KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file"}
+KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file", "accept"}
 # Of a locked model: its directory here, what its files must be, and the commit that has them.
 KEYS |= {"directory", "files", "commit"}
 MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -29,7 +29,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 @dataclass(frozen=True)
 class Wanted:
     """The spec of a pull, checked. locked: what the files must be, whatever the hub lists; None:
-    that is what the hub lists now. asked_revision: what the hub is asked for."""
+    that is what the hub lists now. asked_revision: what the hub is asked for. accept: what else
+    than safetensors it may bring, of listing.ACCEPTABLE."""
 
     model_id: str
     revision: str
@@ -38,6 +39,7 @@ class Wanted:
     target: Path
     source: hub.Hub
     client: client.ClientSettings
+    accept: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -95,8 +97,9 @@ def read_spec(spec: dict[str, Any]) -> tuple[Wanted, Places]:
         stall_timeout_seconds=fields.seconds(spec, "stall_timeout_seconds", 900),
         home=place.staging / "home",
     )
-    source = hub.Hub(endpoint, token)
-    return Wanted(model_id, revision, commit or revision, locked, target, source, settings), place
+    source, accept = hub.Hub(endpoint, token), frozenset(fields.texts(spec, "accept"))
+    asked = commit or revision
+    return Wanted(model_id, revision, asked, locked, target, source, settings, accept), place
 
 
 def read_lock(spec: dict[str, Any]) -> tuple[Listing | None, str | None]:

@@ -324,6 +324,7 @@ def pull_job(settings: Settings, client: str, lock: ModelLock | None = None) -> 
         "files_at_once": model.files_at_once,
         "file_timeout_seconds": model.file_timeout_seconds,
         "stall_timeout_seconds": model.stall_timeout_seconds,
+        "accept": sorted(model.accept),
         "token_file": TOKEN_CREDENTIAL if model.token is not None else None,
     }
 

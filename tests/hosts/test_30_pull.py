@@ -120,7 +120,7 @@ def test_files_that_stay_corrupt_or_break_off(checkout: Checkout, hub_faults: Fa
     forget_model(*BOTH)
     hub_faults(
         on(DEBIAN12, Fault("corrupt", path=SHARD)),
-        on(DEBIAN13, Fault("drop", path=SHARD, value=1000)),
+        on(DEBIAN13, Fault("drop", path=SHARD, value=0)),
     )
     ran = checkout.deploy()
     for host in BOTH:

@@ -122,6 +122,29 @@ def test_weights_without_an_index_are_refused(world: PullWorld) -> None:
     assert "safetensors" in refused(world).what
 
 
+@pytest.mark.parametrize(
+    ("path", "word"), [("pytorch_model.bin", "pickle"), ("extra/modeling.py", "code")]
+)
+def test_what_runs_code_is_pulled_only_where_settings_accept_it(
+    world: PullWorld, path: str, word: str
+) -> None:
+    world.hub.files[path] = b"\x80\x04"
+    error = refused(world)
+    assert "the settings do not accept" in error.what
+    assert path in error.why
+    assert f"accept: [{word}]" in error.fix
+    assert world.starts() == []
+    assert world.pull(accept=[word])["state"] == "pulled"
+    world.assert_whole()
+
+
+def test_accepted_pickles_count_as_weights(world: PullWorld) -> None:
+    for name in ("model.safetensors.index.json", FIRST, SECOND):
+        del world.hub.files[name]
+    world.hub.files["pytorch_model.bin"] = b"\x80\x04"
+    assert world.pull(accept=["pickle"])["state"] == "pulled"
+
+
 def test_an_index_that_differs_from_its_own_listing_is_refused(world: PullWorld) -> None:
     world.hub.corrupt["model.safetensors.index.json"] = 9
     assert "does not match the hub's own listing" in refused(world).what

@@ -15,6 +15,7 @@ from tests.unit.planning import worlds
 from tests.unit.planning.test_model_lock import FILES, LOCK
 
 if TYPE_CHECKING:
+    from pyinfra_deploy.planning.finding import Finding
     from pyinfra_deploy.settings.schema import Settings
 
 LOCKED = LockedModel(LOCK)
@@ -57,8 +58,45 @@ def test_licences(
 
 def test_without_a_lock_no_licence_is_known() -> None:
     settings = worlds.settings_with({"allowed_licenses": ["mit"]})
-    assert ids(settings, LockedModel()) == [("model.license-unknown", "refuse")]
-    assert ids(worlds.settings_with(), LockedModel()) == []
+    assert ids(settings, LockedModel())[0] == ("model.license-unknown", "refuse")
+    assert ids(worlds.settings_with(), LockedModel()) == [("model.not-locked", "warn")]
+
+
+def unlocked(settings: Settings, *listed: str) -> list[Finding]:
+    return list(supply_findings("gpu01", settings, LockedModel(), listed))
+
+
+def test_a_model_without_a_lock_is_warned_of_with_what_to_write() -> None:
+    (found,) = unlocked(worlds.settings_with())
+    assert (found.id, found.severity) == ("model.not-locked", "warn")
+    assert "lock: locks/models/Qwen--Qwen3-32B/master.json" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("path", "word", "id_"),
+    [
+        ("pytorch_model.bin", "pickle", "model.pickle-weights"),
+        ("original/consolidated.PTH", "pickle", "model.pickle-weights"),
+        ("modeling_new.py", "code", "model.repository-code"),
+    ],
+)
+def test_what_the_hub_lists_is_judged_without_a_lock_too(path: str, word: str, id_: str) -> None:
+    listed = ("config.json", "model.safetensors", path)
+    (found, _) = unlocked(worlds.settings_with(), *listed)
+    assert (found.id, found.severity, found.evidence) == (id_, "refuse", path)
+    assert "without a lock" in found.message
+    accepting = worlds.settings_with({"model": {"accept": [word]}})
+    assert [one.id for one in unlocked(accepting, *listed)] == ["model.not-locked"]
+
+
+@pytest.mark.parametrize("asked", ["pt", "npcache"])
+def test_a_load_format_that_reads_pickles_is_refused_unless_accepted(asked: str) -> None:
+    wish = {"engine": {"args": {"load-format": asked}}}
+    (found,) = supply_findings("gpu01", settings_with(**wish), LOCKED)
+    assert (found.id, found.severity) == ("model.pickle-weights", "refuse")
+    assert found.subject == "engine.args.load-format"
+    assert ids(settings_with(**wish, model={"accept": ["pickle"]}), LOCKED) == []
+    assert ids(settings_with(engine={"args": {"load-format": "safetensors"}}), LOCKED) == []
 
 
 @pytest.mark.parametrize(
