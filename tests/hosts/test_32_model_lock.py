@@ -57,8 +57,10 @@ def directory(checkout: Checkout, host: str) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def back_to_no_locks(checkout: Checkout) -> Iterator[None]:
+def from_no_locks_and_back(checkout: Checkout) -> Iterator[None]:
+    checkout.locked = False
     yield
+    checkout.locked = True
     checkout.write()
     checkout.deploy().done()
 

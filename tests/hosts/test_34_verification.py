@@ -15,7 +15,7 @@ import pytest
 from lab.hub import control
 from tests.hosts import pyinfra_run
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, wait_for
-from tests.hosts.standin_inventory import MODELS, NAME
+from tests.hosts.standin_inventory import NAME
 
 if TYPE_CHECKING:
     import subprocess
@@ -34,7 +34,7 @@ def fleet(checkout: Checkout, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def model(host: str) -> str:
-    return f"/srv/llm/models/{MODELS[host].replace('/', '--')}/master"
+    return shell(host, "readlink -f /srv/llm/engines/main/current/model").strip()
 
 
 def main_pid(host: str) -> str:
