@@ -79,16 +79,21 @@ def gather(
         verify_new(place, needed, memory, progress)
         missing = [entry for entry in needed if entry.path not in memory.good]
     outage, pulled_again = Outage(wanted.client.stall_timeout_seconds), False
+    most = client.present_bytes(place.model, needed)
     while missing:
         outcome = download(wanted, place, listing, needed, missing, progress)
         bad = verify_new(place, needed, memory, progress)
         missing = [entry for entry in needed if entry.path not in memory.good]
         if outcome.error is not None:
-            if outcome.final:
+            # Of what came only what was kept counts, so that there is an end.
+            have = client.present_bytes(place.model, needed)
+            advanced, most = have > most, max(have, most)
+            if outcome.final or (outcome.refused and not advanced):
                 raise outcome.error
-            if outcome.brought_bytes > 0:
+            if advanced:
                 outage.bytes_came(outcome.quiet_seconds)
-            outage.wait(outcome.error, progress)
+            if not outcome.refused:
+                outage.wait(outcome.error, progress)
         elif bad and pulled_again:
             raise damaged_at_hub(wanted, listing, bad)
         else:
@@ -142,11 +147,13 @@ def gigabytes(count: int) -> str:
 @dataclass(frozen=True)
 class Outcome:
     """One run of the client. error: None when it said that all is well and all files are there.
-    final: running it again would not help. quiet_seconds: how long ago its last byte came."""
+    final: running it again would not help. refused: nor would it, unless other files came in this
+    one, or an address from which to fetch one has expired meanwhile. quiet_seconds: how long ago
+    the last byte came."""
 
     error: HostError | None
-    brought_bytes: int
     final: bool
+    refused: bool = False
     quiet_seconds: float = 0.0
 
 
@@ -162,7 +169,6 @@ def download(
     message = f"{len(missing)} of {len(needed)} files from {wanted.source.endpoint}"
     total = sum(entry.size_bytes for entry in needed)
     progress.phase("download", total=total, unit="bytes", message=message)
-    before = client.present_bytes(place.model, missing)
     everything = len(missing) == len(listing.entries) and wanted.locked is None
     ended = client.fetch(
         wanted.client,
@@ -174,18 +180,15 @@ def download(
         None if everything else missing,
         progress,
     )
-    brought = client.present_bytes(place.model, missing) - before
     absent = _absent(place, missing)
     if ended.returncode == 0 and not ended.stalled and not absent:
-        return Outcome(None, brought, final=False)
+        return Outcome(None, final=False)
     what, free = f"the download of {wanted.name}", staging.free_bytes(place.staging)
     error = client.failure(wanted.client, ended, what, absent, free)
     # Exit 0 with files absent is what the client does when they are not in the hub's listing now.
     final = ended.stalled or ended.returncode == 0 or client.out_of_space(ended, free)
-    # A hub that refuses goes on refusing; but other files may have come, or an address from which
-    # to fetch one may have expired meanwhile.
-    refused = client.refusal_in(ended.tail) is not None and brought <= 0
-    return Outcome(error, brought, final or refused, ended.quiet_seconds)
+    refused = client.refusal_in(ended.tail) is not None
+    return Outcome(error, final, refused, ended.quiet_seconds)
 
 
 def _absent(place: Places, entries: list[FileEntry]) -> list[str]:
