@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import child
 from .errors import HostError
+from .status import size_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,6 +110,36 @@ def present_bytes(directory: Path, entries: Iterable[FileEntry]) -> int:
     return total
 
 
+class Arrivals:
+    """Says of each file in the journal that it has arrived, once; knows which are on their way."""
+
+    def __init__(self, directory: Path, entries: Iterable[FileEntry], progress: Progress) -> None:
+        self._directory = directory
+        self._progress = progress
+        self._coming = {entry.path: entry for entry in entries}
+        self._look()
+
+    def _look(self) -> list[FileEntry]:
+        """The files that have got their final name since the last look."""
+        found = [it for it in self._coming.values() if (self._directory / it.path).exists()]
+        for entry in found:
+            del self._coming[entry.path]
+        return found
+
+    def look(self) -> None:
+        for entry in self._look():
+            left = f"; {len(self._coming)} to come" if self._coming else ""
+            self._progress.journal(f"arrived: {entry.path}, {size_words(entry.size_bytes)}{left}")
+        in_flight = []
+        for entry in self._coming.values():
+            try:
+                done = (self._directory / (entry.path + PARTIAL)).lstat().st_size
+            except OSError:
+                continue
+            in_flight.append({"path": entry.path, "done": done, "total": entry.size_bytes})
+        self._progress.files(in_flight)
+
+
 def check_program(program: Path) -> None:
     if not program.is_file() or not os.access(program, os.X_OK):
         raise HostError(
@@ -132,8 +163,11 @@ def fetch(
         path.mkdir(mode=0o700, exist_ok=True)
     argv = arguments(settings, model_id, revision, directory, wanted)
 
+    arrivals = Arrivals(directory, entries, progress)
+
     def poll() -> int:
         have = present_bytes(directory, entries)
+        arrivals.look()
         progress.advance(have)
         return have
 

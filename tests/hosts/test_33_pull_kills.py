@@ -84,6 +84,7 @@ def spec(lab_hosts: None) -> Iterator[dict[str, Any]]:
 def kill_unit(job_id: str) -> None:
     """All of its processes at once, as the kernel does when memory is short."""
     shell(HOST, f"systemctl kill --signal=KILL llm-pull@{job_id}.service; true")
+    host_jobs.finished(HOST, job_id)
 
 
 def cut_power(_job_id: str) -> None:
