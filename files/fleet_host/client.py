@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .listing import FileEntry
+    from .proxies import Proxy
     from .status import Progress
 
 # Partial files of one listed file X: X.incomplete, and in parallel mode X_<start>_<end> parts and
@@ -47,6 +48,7 @@ class ClientSettings:
     file_timeout_seconds: int
     stall_timeout_seconds: float
     home: Path
+    proxy: Proxy | None = None
 
 
 def environment(settings: ClientSettings) -> dict[str, str]:
@@ -72,6 +74,8 @@ def environment(settings: ClientSettings) -> dict[str, str]:
         "MODELSCOPE_DOWNLOAD_PARALLEL_WORKERS": "1",
         "MODELSCOPE_NO_DEPRECATION_WARNINGS": "1",
     }
+    if settings.proxy is not None:
+        own.update(settings.proxy.environment())
     if settings.token:
         own["MODELSCOPE_API_TOKEN"] = settings.token
     return {**kept, **own}

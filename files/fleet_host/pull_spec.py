@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import client, fields, hub, staging
+from . import client, fields, hub, proxies, staging
 from .errors import HostError, SpecError
 from .listing import Listing, locked_listing
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 KEYS = {"model_id", "revision", "endpoint", "hub", "target", "client", "files_at_once"}
 KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file", "accept"}
+KEYS |= {"proxy", "no_proxy"}
 # Of a locked model: its directory here, what its files must be, and the commit that has them.
 KEYS |= {"directory", "files", "commit"}
 MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -88,6 +89,7 @@ def read_spec(spec: dict[str, Any]) -> tuple[Wanted, Places]:
         )
     place = staging.places(target, model_id, directory)
     token = read_token(fields.optional_text(spec, "token_file"))
+    proxy = proxies.read(spec)
     settings = client.ClientSettings(
         program=Path(fields.text(spec, "client")),
         endpoint=endpoint,
@@ -96,8 +98,9 @@ def read_spec(spec: dict[str, Any]) -> tuple[Wanted, Places]:
         file_timeout_seconds=max(1, int(fields.seconds(spec, "file_timeout_seconds", 86400))),
         stall_timeout_seconds=fields.seconds(spec, "stall_timeout_seconds", 900),
         home=place.staging / "home",
+        proxy=proxy,
     )
-    source, accept = hub.Hub(endpoint, token), frozenset(fields.texts(spec, "accept"))
+    source, accept = hub.Hub(endpoint, token, proxy), frozenset(fields.texts(spec, "accept"))
     asked = commit or revision
     return Wanted(model_id, revision, asked, locked, target, source, settings, accept), place
 

@@ -325,6 +325,8 @@ def pull_job(settings: Settings, client: str, lock: ModelLock | None = None) -> 
         "file_timeout_seconds": model.file_timeout_seconds,
         "stall_timeout_seconds": model.stall_timeout_seconds,
         "accept": sorted(model.accept),
+        "proxy": model.proxy,
+        "no_proxy": list(model.no_proxy),
         "token_file": TOKEN_CREDENTIAL if model.token is not None else None,
     }
 

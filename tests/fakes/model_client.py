@@ -21,6 +21,7 @@ include = words[words.index("--include") + 1 :] if "--include" in words else Non
 with Path(f"{plan_file}.starts").open("a") as log:
     own = {key: value for key, value in os.environ.items() if key.startswith("MODELSCOPE_")}
     own["HOME"] = os.environ["HOME"]
+    own |= {key: value for key, value in os.environ.items() if key.lower().endswith("_proxy")}
     log.write(json.dumps({"argv": sys.argv[1:], "environment": own}) + "\n")
 address = os.environ["MODELSCOPE_ENDPOINT"].removeprefix("http://")
 base = f"/api/v1/models/{model}"

@@ -128,6 +128,8 @@ def test_the_pull_names_the_tokens_file_and_never_the_token(
         "file_timeout_seconds": 86400,
         "stall_timeout_seconds": 900,
         "accept": [],
+        "proxy": None,
+        "no_proxy": [],
         "token_file": "hub-token",
     }
     assert "hunter2" not in repr(job)
