@@ -159,6 +159,8 @@ def _remove(name: str) -> int:
                 "Wait for it, or stop it ('job stop').",
             )
         freed = used_bytes(directory) + used_bytes(gathered)
+        # First, so that a kill from here on leaves no model that is gone without a word.
+        events.record("removing model", model=name, model_digest=record.get("model_digest"))
         durable.remove_file(record_file)
         prune.remove_as_owner(directory)
         prune.remove_as_owner(gathered)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 KEYS = {"model_id", "revision", "endpoint", "hub", "target", "client", "files_at_once"}
 KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file", "accept"}
-KEYS |= {"proxy", "no_proxy"}
+# provenance: for the event log alone (job_record.py).
+KEYS |= {"proxy", "no_proxy", "provenance"}
 # Of a locked model: its directory here, what its files must be, and the commit that has them.
 KEYS |= {"directory", "files", "commit"}
 MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)

@@ -479,7 +479,12 @@ def model_state(directory: str) -> Json:
     """
     record = json_or_none(directory + ".json")
     if not isinstance(record, dict) or "files" not in record:
-        return {"record": record, "intact": False, "problems": ["the record has no file list"]}
+        return {
+            "record": record,
+            "intact": False,
+            "complete": False,
+            "problems": ["the record has no file list"],
+        }
     listed = record["files"]
     if isinstance(listed, dict):
         listed = [dict(value, path=path) for path, value in listed.items()]
@@ -499,6 +504,7 @@ def model_state(directory: str) -> Json:
             problems.append(f"{entry['path']}: {entry['damaged']}")
         elif any(entry.get(key) not in (None, value) for key, value in seen.items()):
             problems.append(f"{entry['path']}: was touched since it was verified")
+    complete = not problems
     extra = extra_files(directory, {entry["path"] for entry in listed})
     problems += [f"{path}: does not belong to the model" for path in extra]
     summary = {key: value for key, value in record.items() if key != "files"}
@@ -507,6 +513,8 @@ def model_state(directory: str) -> Json:
         "files": len(listed),
         "bytes": total,
         "intact": not problems,
+        # What an engine needs is there; a file too much keeps nobody from going back to it.
+        "complete": complete,
         "problems": problems[:20],
     }
 

@@ -32,7 +32,8 @@ def known_model(model: Model, root: Path, directory: Path | None = None) -> Know
     if directory is not None:
         return replace(_known(hub_model.read_directory(directory)), locked=locked)
     if locked.lock is not None:
-        return _of_lock(model, locked.lock, root)
+        known = _of_lock(model, locked.lock, root)
+        return known if known.locked.problem else replace(known, locked=locked)
     if locked.problem:
         return KnownModel(locked=locked)
     return _known(hub_model.fetch(model, root / ".fleet" / "models"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,10 +24,12 @@ LOCK_AGAIN = "fleet model lock INVENTORY writes it anew; git has the one before"
 
 @dataclass(frozen=True)
 class LockedModel:
-    """The lock that settings name: either it, or why it cannot be used. Neither: none is named."""
+    """The lock that settings name: either it, or why it cannot be used. Neither: none is named.
+    sha256: of the lock file."""
 
     lock: ModelLock | None = None
     problem: str = ""
+    sha256: str = ""
 
 
 NOT_LOCKED = LockedModel()
@@ -46,7 +49,7 @@ def judge_lock(model: Model, text: str) -> LockedModel:
             return LockedModel(
                 problem=f"{model.lock} is of {key} {locked}, and model.{key} is {asked}"
             )
-    return LockedModel(lock)
+    return LockedModel(lock, sha256=hashlib.sha256(text.encode()).hexdigest())
 
 
 def lock_findings(host: str, settings: Settings, locked: LockedModel) -> Iterator[Finding]:

@@ -176,12 +176,13 @@ def test_a_model_is_intact_only_with_every_file_in_full_size(tmp_path: Path) -> 
         "files": 2,
         "bytes": 5,
         "intact": True,
+        "complete": True,
         "problems": [],
     }
     put(models / "master/a.safetensors", "1")
     (models / "master/sub/b").unlink()
     found = read({"llm_root": str(tmp_path)})["models"]["Qwen--Tiny"]["master"]
-    assert found["intact"] is False
+    assert (found["intact"], found["complete"]) == (False, False)
     assert found["problems"] == [
         "a.safetensors: 1 bytes, 3 expected",
         "sub/b: No such file or directory",
@@ -196,7 +197,7 @@ def test_what_a_model_has_beside_its_record_is_seen(tmp_path: Path) -> None:
         put(models / "master" / path, "1")
     (models / "master/sub/link").symlink_to("b")
     found = read({"llm_root": str(tmp_path)})["models"]["Qwen--Tiny"]["master"]
-    assert found["intact"] is False
+    assert (found["intact"], found["complete"]) == (False, True)
     assert found["problems"] == [
         f"{path}: does not belong to the model"
         for path in ("notes.txt", "other", "sub/b.orig", "sub/link")

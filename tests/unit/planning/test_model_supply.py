@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +164,21 @@ def test_the_pull_is_told_what_the_files_must_be() -> None:
     without = planned(worlds.settings_with(), worlds.untouched(), LockedModel())
     assert "files" not in without.pull
     assert wanted.pull_job_id(without.pull) == "Qwen--Qwen3-32B--master"
+
+
+def test_hosts_learn_from_which_lock_a_model_comes() -> None:
+    settings = settings_with()
+    assert settings.model is not None
+    text = lock_text(LOCK)
+    told = planned(settings, worlds.untouched(), judge_lock(settings.model, text)).pull
+    assert told["provenance"] == {
+        "lock": "locks/models/one.json",
+        "lock_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "license": "apache-2.0",
+        "accepted": ["code"],
+    }
+    without = planned(worlds.settings_with(), worlds.untouched(), LockedModel()).pull
+    assert without["provenance"] == {"accepted": []}
 
 
 def test_another_hubs_commit_is_not_asked_for() -> None:
