@@ -23,7 +23,8 @@ from .listing import FileEntry, Listing, parse_listing
 TIMEOUT_SECONDS = 30.0
 RETRY_DELAYS_SECONDS = (1.0, 3.0, 8.0)
 # An index of 94 layers with 128 experts in FP8 is some 10 MB; a listing of 3000 files under 2 MB.
-LARGEST_ANSWER_BYTES = 256 * 1024 * 1024
+# Parsed, JSON takes several times its size, and a pull is to stay below 200 MB.
+LARGEST_ANSWER_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import outage, pull
+from fleet_host import hub, outage, pull
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
@@ -85,3 +85,12 @@ def test_a_refusal_of_the_hub_is_final_and_names_the_setting(
     assert f"it answered {status}" in error.why
     assert words in error.why + error.fix
     assert len(world.starts()) == 1
+
+
+def test_an_answer_larger_than_any_listing_is_refused(
+    world: PullWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "LARGEST_ANSWER_BYTES", 300)
+    error = refused(world)
+    assert "answered with more than" in error.what
+    assert world.starts() == []
