@@ -119,7 +119,7 @@ def token_on_the_host() -> Iterator[Callable[[str], None]]:
 def elsewhere() -> Iterator[str]:
     """An origin that is not the hub's, on another host."""
     shell(DEBIAN13, "cat > /run/elsewhere.py; rm -f /run/elsewhere.log", input_text=ELSEWHERE)
-    shell(DEBIAN13, "systemd-run --quiet --unit=elsewhere python3 /run/elsewhere.py")
+    shell(DEBIAN13, "systemd-run --quiet --collect --unit=elsewhere python3 /run/elsewhere.py")
     yield f"http://{address_of(DEBIAN13)}:{ELSEWHERE_PORT}"
     shell(DEBIAN13, "systemctl stop elsewhere; rm -f /run/elsewhere.*")
 
@@ -128,7 +128,7 @@ def watched_pull(job_id: str, spec: dict[str, Any]) -> tuple[dict[str, Any], str
     """A pull, and every command line and environment file that anybody could read meanwhile."""
     shell(
         HOST,
-        "systemd-run --quiet --unit=watch-cmdlines sh -c 'while :; do "
+        "systemd-run --quiet --collect --unit=watch-cmdlines sh -c 'while :; do "
         'cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\\\\0" " " >> /run/cmdlines; sleep 0.2; done\'',
     )
     try:

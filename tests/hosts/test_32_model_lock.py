@@ -86,6 +86,9 @@ def test_the_model_goes_live_from_its_lock_while_the_hubs_listing_is_broken(
     checkout: Checkout, hub_faults: Faults
 ) -> None:
     """What other revisions have is copied: here the whole of it."""
+    for host in BOTH:
+        place = f"/srv/llm/models/{directory(checkout, host)}"
+        shell(host, f"rm -rf {place} {place}.json")
     hub_faults(Fault("omit", path="*.safetensors"))
     checkout.deploy().done()
     for host in BOTH:
