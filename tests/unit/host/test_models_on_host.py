@@ -80,6 +80,13 @@ def test_removing_leaves_the_others_and_a_line_in_the_log(two: PullWorld) -> Non
     ]
 
 
+def test_files_that_do_not_belong_are_listed(two: PullWorld) -> None:
+    (two.target / NAME).chmod(0o755)
+    (two.target / NAME / "notes.txt").write_text("an operator's")
+    rows = {row["name"]: row["extra"] for row in models.listing({})["models"]}
+    assert rows == {NAME: ["notes.txt"], OTHER: []}
+
+
 def test_a_removal_that_is_killed_has_said_what_it_was_about_to_do(
     two: PullWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
