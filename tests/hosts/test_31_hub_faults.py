@@ -28,10 +28,12 @@ from tests.hosts.hub_fault_cases import (
     spec_of,
 )
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell
-from tests.hosts.standin_inventory import SETTINGS
+from tests.hosts.standin_inventory import MODELS, SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.hosts.standin_inventory import Checkout
 
     Faults = Callable[..., None]
 
@@ -176,6 +178,27 @@ def test_the_token_is_where_it_belongs_and_nowhere_else(
     assert [where for where, text in looked_at.items() if TOKEN in text] == []
     assert shell(HOST, f"grep -rl {TOKEN} {host_jobs.MODELS}; true") == ""
     assert shell(HOST, f"stat -c %a:%U {CREDENTIAL}").strip() == "600:root"
+
+
+def test_a_deploy_gives_the_host_its_token_and_says_it_nowhere(
+    checkout: Checkout, hub_faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """model.token from the environment; the hub gives the model to nobody else."""
+    monkeypatch.setenv("FLEET_TEST_HUB_TOKEN", TOKEN)
+    hub_faults(Fault("token", model=MODELS[HOST], value=TOKEN))
+    live = shell(HOST, "readlink -f /srv/llm/engines/main/current/model").strip()
+    shell(HOST, f"rm -rf $(dirname {live})")
+    checkout.write(model={"token": "{{ lookup('env', 'FLEET_TEST_HUB_TOKEN') }}"})
+    try:
+        ran = checkout.deploy("--limit", HOST, "-vv").done()
+        assert TOKEN not in ran.log
+        assert host_jobs.files_in(HOST, live)
+        assert shell(HOST, f"cat {CREDENTIAL}").strip() == TOKEN
+        assert TOKEN not in shell(HOST, "journalctl --no-pager -b")
+    finally:
+        shell(HOST, f"rm -f {CREDENTIAL}")
+        checkout.write()
+    assert checkout.deploy().done().unchanged
 
 
 @pytest.mark.parametrize("locked", [False, True], ids=["listed", "locked"])
