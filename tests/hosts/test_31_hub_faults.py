@@ -176,7 +176,8 @@ def test_the_token_is_where_it_belongs_and_nowhere_else(
         "the hub's answer": str(status),
     }
     assert [where for where, text in looked_at.items() if TOKEN in text] == []
-    assert shell(HOST, f"grep -rl {TOKEN} {host_jobs.MODELS}; true") == ""
+    # Through stdin: sudo writes command lines into the journal.
+    assert shell(HOST, f"grep -rlF -f - {host_jobs.MODELS}; true", input_text=TOKEN) == ""
     assert shell(HOST, f"stat -c %a:%U {CREDENTIAL}").strip() == "600:root"
 
 
