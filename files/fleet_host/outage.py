@@ -43,9 +43,10 @@ class Outage:
                 error.detail,
             ) from error
         pause = min(self._pause_seconds, max(0.0, self.patience_seconds - quiet))
-        progress.log(
-            f"{error.why} No new byte for {quiet:.0f} s (given up after "
-            f"{self.patience_seconds:.0f} s): the client is run again in {pause:.0f} s."
+        progress.phase(
+            "waiting",
+            message=f"{error.why} No new byte for {quiet:.0f} s (given up after "
+            f"{self.patience_seconds:.0f} s): the client is run again in {pause:.0f} s.",
         )
         time.sleep(pause)
         self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)

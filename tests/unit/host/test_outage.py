@@ -51,6 +51,18 @@ def test_the_pauses_grow_and_end_when_patience_does(clock: Clock) -> None:
     assert error.detail == ["last line"]
 
 
+def test_whoever_waits_sees_why_in_journal_and_status(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress, waiting = Progress(None), Outage(900)
+    clock.now += 35
+    waiting.wait(ERROR, progress)
+    line = "exit code 1. No new byte for 35 s (given up after 900 s): the client is run again in 10"
+    assert progress.as_dict()["phase"] == "waiting"
+    assert line in progress.as_dict()["message"]
+    assert line in capsys.readouterr().err
+
+
 def test_a_new_byte_begins_the_count_anew_from_when_it_came(clock: Clock) -> None:
     waiting = Outage(300)
     for _ in range(20):
