@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,12 @@ from .listing import (
     INDEX,
     FileEntry,
     Listing,
+    require_accepted,
     require_shards,
     require_weights,
     shards_of,
 )
+from .outage import Outage
 from .pull_spec import COMMIT, Wanted
 from .staging import Memory, Places
 from .swarm import Yielded
@@ -31,12 +32,8 @@ if TYPE_CHECKING:
 
 # Kept free beside the model: the journal, the client's bookkeeping, and other people's files.
 SPARE_BYTES = 1024**3
-# The client itself tries each file 3 to 5 times. A run of it that brought bytes is repeated, since
-# hours of download should not end with a minute of trouble at the hub.
-MOST_CLIENT_RUNS = 6
 # Others can have a file once it is saved as good.
 SHARED_INTERVAL_SECONDS = 0.5
-PAUSE_SECONDS = 10.0
 
 
 def ask_hub(wanted: Wanted, progress: Progress) -> Listing:
@@ -44,6 +41,7 @@ def ask_hub(wanted: Wanted, progress: Progress) -> Listing:
     client.check_program(wanted.client.program)
     if wanted.locked is not None:
         # Checked when it was locked; whether the hub has these bytes shows when they arrive.
+        require_accepted(wanted.locked, wanted.accept, wanted.name)
         return wanted.locked
     progress.phase("listing", message=f"{wanted.name} from {wanted.source.endpoint}")
     known = hub.revisions(wanted.source, wanted.model_id)
@@ -55,7 +53,8 @@ def ask_hub(wanted: Wanted, progress: Progress) -> Listing:
             "Set model.revision to one of them.",
         )
     listing = hub.listing(wanted.source, wanted.model_id, wanted.revision)
-    require_weights(listing, wanted.name)
+    require_accepted(listing, wanted.accept, wanted.name)
+    require_weights(listing, wanted.name, wanted.accept)
     for path in (CONFIG, INDEX):
         entry = listing.entry(path)
         if entry is not None:
@@ -75,8 +74,10 @@ def gather(
 ) -> list[integrity.Verdict]:
     """Bring the needed files into staging/model and verify each: a verdict for every one.
 
-    A client that failed is run again as long as its run brought bytes; files that it called good
-    and that are not are pulled once more. swarm: the inventory's other hosts, who are asked first.
+    A client that failed is run again until no byte came for model.stall_timeout_seconds: hours of
+    download should not end with minutes of trouble at the hub. Not where that would not help
+    (Outcome.final). Files that it called good and that are not are pulled once more. swarm: the
+    inventory's other hosts, who are asked first, and who try the hub while this one waits.
     """
     interval = staging.SAVE_INTERVAL_SECONDS if swarm is None else SHARED_INTERVAL_SECONDS
     memory = Memory(place, staging.remembered(place, needed), interval)
@@ -88,19 +89,18 @@ def gather(
     if borrow(place, missing, progress):
         verify_new(place, needed, memory, progress)
         missing = [entry for entry in needed if entry.path not in memory.good]
-    runs, pulled_again = 0, False
+    outage, pulled_again = Outage(wanted.client.stall_timeout_seconds), False
+    most = client.present_bytes(place.model, needed)
     while missing:
         turn = missing if swarm is None else swarm.gather(memory, progress, missing)
         if not turn:
             break
-        runs += 1
         try:
             outcome = download(
                 wanted, place, listing, needed, turn, progress,
                 None if swarm is None else swarm.while_at_hub(memory, progress, turn),
             )  # fmt: skip
         except Yielded:
-            runs -= 1
             continue
         if swarm is not None:
             swarm.after_hub(memory)
@@ -109,10 +109,16 @@ def gather(
         if outcome.error is not None:
             if swarm is not None:
                 swarm.add_to(outcome.error)
-            if outcome.final or outcome.brought_bytes <= 0 or runs == MOST_CLIENT_RUNS:
+            # Of what came only what was kept counts, so that there is an end.
+            have = client.present_bytes(place.model, needed)
+            advanced, most = have > most, max(have, most)
+            if outcome.final or (outcome.refused and not advanced):
                 raise outcome.error
-            progress.log(f"{outcome.error.why} It brought {outcome.brought_bytes} bytes: again.")
-            time.sleep(PAUSE_SECONDS)
+            if advanced:
+                outage.bytes_came(outcome.quiet_seconds)
+            if not outcome.refused:
+                woken = None if swarm is None else swarm.while_waiting(missing, outcome.error.why)
+                outage.wait(outcome.error, progress, woken)
         elif bad and pulled_again:
             raise damaged_at_hub(wanted, listing, bad)
         else:
@@ -166,11 +172,14 @@ def gigabytes(count: int) -> str:
 @dataclass(frozen=True)
 class Outcome:
     """One run of the client. error: None when it said that all is well and all files are there.
-    final: running it again would not help."""
+    final: running it again would not help. refused: nor would it, unless other files came in this
+    one, or an address from which to fetch one has expired meanwhile. quiet_seconds: how long ago
+    the last byte came."""
 
     error: HostError | None
-    brought_bytes: int
     final: bool
+    refused: bool = False
+    quiet_seconds: float = 0.0
 
 
 def download(
@@ -186,7 +195,6 @@ def download(
     message = f"{len(missing)} of {len(needed)} files from {wanted.source.endpoint}"
     total = sum(entry.size_bytes for entry in needed)
     progress.phase("download", total=total, unit="bytes", message=message)
-    before = client.present_bytes(place.model, missing)
     everything = len(missing) == len(listing.entries) and wanted.locked is None
     ended = client.fetch(
         wanted.client,
@@ -199,15 +207,15 @@ def download(
         progress,
         on_tick,
     )
-    brought = client.present_bytes(place.model, missing) - before
     absent = _absent(place, missing)
     if ended.returncode == 0 and not ended.stalled and not absent:
-        return Outcome(None, brought, final=False)
+        return Outcome(None, final=False)
     what, free = f"the download of {wanted.name}", staging.free_bytes(place.staging)
     error = client.failure(wanted.client, ended, what, absent, free)
     # Exit 0 with files absent is what the client does when they are not in the hub's listing now.
     final = ended.stalled or ended.returncode == 0 or client.out_of_space(ended, free)
-    return Outcome(error, brought, final)
+    refused = client.refusal_in(ended.tail) is not None
+    return Outcome(error, final, refused, ended.quiet_seconds)
 
 
 def _absent(place: Places, entries: list[FileEntry]) -> list[str]:

@@ -92,6 +92,7 @@ def of_pull(stored: dict[str, Any], result: dict[str, Any]) -> list[tuple[str, d
         "hub": _text(spec.get("hub")),
         "endpoint": _text(spec.get("endpoint")),
         "locked": spec.get("files") is not None,
+        **_provenance(spec.get("provenance")),
         "files": _whole(answer.get("files")),
         "bytes": _whole(answer.get("bytes")),
         **_of_peers(answer.get("peers")),
@@ -109,6 +110,37 @@ def _of_peers(told: object) -> dict[str, Any]:
         if isinstance(names, dict) and names:
             found[name] = sorted(str(one)[:200] for one in names)[:SHOWN_FILES]
     return found
+
+
+def _provenance(told: object) -> dict[str, Any]:
+    """Which lock it was, by path and SHA-256, its licence, and what runs code and was accepted."""
+    told = told if isinstance(told, dict) else {}
+    accepted = told.get("accepted")
+    return {
+        **{key: _text(told.get(key)) for key in ("lock", "lock_sha256", "license")},
+        "accepted": [_text(one) for one in accepted] if isinstance(accepted, list) else None,
+    }
+
+
+def published_after_all(directory: Path) -> None:
+    """Write the event of a model that is published and of which the log says nothing: a power cut
+    between its record and ExecStopPost=, which no later pull would make good."""
+    record = model_record.read_record(directory)
+    if record is None:
+        return
+    name, digest = f"{directory.parent.name}/{directory.name}", _text(record.get("model_digest"))
+    if in_log("model published", name, digest):
+        return
+    details = {
+        "model": name,
+        "model_digest": digest,
+        "commit": _text(record.get("commit")),
+        "hub": _text(record.get("hub")),
+        "endpoint": _text(record.get("endpoint")),
+        "verified_at": _text(record.get("verified_at")),
+        "from": "its record: the log lacked it",
+    }
+    events.record("model published", **{k: v for k, v in details.items() if v is not None})
 
 
 def of_verify(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

@@ -7,15 +7,22 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 # The hub cuts a listing here without saying so (modelscope_hub, REPO_FILES_TRUNCATION_LIMIT).
 TRUNCATION_LIMIT = 3000
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 CONFIG = "config.json"
+# As pyinfra_deploy/planning/model_files.py has them: a pickle runs whatever code it holds when it
+# is loaded, and vLLM runs files of code with trust-remote-code.
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
+CODE = (".py", ".so", ".pyc")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
 
@@ -163,8 +170,28 @@ def shards_of(index: bytes, where: str) -> set[str]:
     return shards
 
 
-def require_weights(listing: Listing, where: str) -> None:
-    """Refuse a listing without config.json or without safetensors weights that vLLM would load."""
+def require_accepted(listing: Listing, accept: Collection[str], where: str) -> None:
+    """Refuse a listing with files that run code, unless the settings accept them (model.accept)."""
+    for word, endings, what in (
+        ("pickle", PICKLES, "pickled weights, and loading one runs whatever code it holds"),
+        ("code", CODE, "code, which the engine would run with trust-remote-code"),
+    ):
+        paths = [entry.path for entry in listing.entries]
+        found = [path for path in paths if path.lower().endswith(endings)]
+        if found and word not in accept:
+            raise HostError(
+                f"{where} brings what the settings do not accept",
+                f"{len(found)} files are {what}; the first: {found[0]}.",
+                "Lock it without them (fleet model lock INVENTORY --without "
+                f"'*{'.' + found[0].rsplit('.', 1)[-1]}') and set model.lock, or write model: "
+                f"{{accept: [{word}]}} after reading them.",
+                found[:50],
+            )
+
+
+def require_weights(listing: Listing, where: str, accept: Collection[str] = ()) -> None:
+    """Refuse a listing without config.json or without weights that vLLM would load: in safetensors
+    format, or pickled ones that are accepted."""
     if listing.entry(CONFIG) is None:
         raise HostError(
             f"{where} is not a model that vLLM can load",
@@ -172,11 +199,14 @@ def require_weights(listing: Listing, where: str) -> None:
             "Check model.id and model.revision.",
             [entry.path for entry in listing.entries[:20]],
         )
+    pickled = any(entry.path.lower().endswith(PICKLES) for entry in listing.entries)
+    if "pickle" in accept and pickled:
+        return
     if listing.entry(INDEX) is None and listing.entry(SINGLE) is None:
         raise HostError(
             f"{where} has no weights in safetensors format",
             f"its listing has neither {INDEX} nor {SINGLE}.",
-            "Use a revision that has them; pickled weights are not supported.",
+            "Use a revision that has them; pickled weights only count with model.accept: [pickle].",
             [entry.path for entry in listing.entries[:20]],
         )
 

@@ -69,7 +69,8 @@ def listing(_request: dict[str, Any]) -> dict[str, Any]:
     """`model list` -> {models: [...], unfinished: [{name, bytes}], free_bytes}.
 
     A model: {name, model_id, revision, commit, model_digest, files, bytes, used_bytes, verified_at,
-    deep_verified_at, touched: [path], damaged: [path], releases: [ENGINE/ID], engines: [name]}.
+    deep_verified_at, touched: [path], damaged: [path], extra: [path], releases: [ENGINE/ID],
+    engines: [name]}.
     engines: whose current release has it.
     unfinished: what pulls have left in models/.incoming, aside directories among them.
     """
@@ -89,6 +90,7 @@ def listing(_request: dict[str, Any]) -> dict[str, Any]:
                 "used_bytes": used_bytes(directory),
                 "touched": [entry.path for entry in touched],
                 "damaged": [row["path"] for row in record["files"] if row.get("damaged")],
+                "extra": model_record.strays_in(directory, model_record.recorded_entries(record)),
                 "releases": refer.get(name, []),
                 "engines": engines_running(name),
             }
@@ -159,6 +161,8 @@ def _remove(name: str) -> int:
                 "Wait for it, or stop it ('job stop').",
             )
         freed = used_bytes(directory) + used_bytes(gathered)
+        # First, so that a kill from here on leaves no model that is gone without a word.
+        events.record("removing model", model=name, model_digest=record.get("model_digest"))
         durable.remove_file(record_file)
         prune.remove_as_owner(directory)
         prune.remove_as_owner(gathered)

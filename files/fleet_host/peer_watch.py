@@ -115,11 +115,21 @@ class PeerWatch:
 
     # --- what this host tells
 
-    def say(self, have_bytes: int, *, hub: bool = False, coming: Iterable[str] = ()) -> None:
-        """coming: what this host has and is about to give, by SHA-256."""
-        state = {"coming": sorted(coming), "bytes": have_bytes, "hub": hub}
+    def say(
+        self,
+        have_bytes: int,
+        *,
+        hub: bool = False,
+        coming: Iterable[str] = (),
+        hub_failed: str | None = None,
+    ) -> None:
+        """coming: what this host has and is about to give, by SHA-256. hub_failed: why the hub
+        gives it nothing just now."""
+        state = {
+            "coming": sorted(coming), "bytes": have_bytes, "hub": hub, "hub_failed": hub_failed,
+        }  # fmt: skip
         with self._lock:
-            changed = any(self._state[key] != state[key] for key in ("coming", "hub"))
+            changed = any(self._state[key] != state[key] for key in state if key != "bytes")
             self._state |= state
         if changed or time.monotonic() - self._said_at >= SAY_SECONDS:
             self._write()

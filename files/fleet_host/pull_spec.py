@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import client, fields, hub, staging
+from . import client, fields, hub, proxies, staging
 from .errors import HostError, SpecError
 from .listing import Listing, locked_listing
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from .staging import Places
 
 KEYS = {"model_id", "revision", "endpoint", "hub", "target", "client", "files_at_once"}
-KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file"}
+KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file", "accept"}
+# provenance: for the event log alone (job_record.py).
+KEYS |= {"proxy", "no_proxy", "provenance"}
 # Of a locked model: its directory here, what its files must be, and the commit that has them.
 KEYS |= {"directory", "files", "commit"}
 # Whether the other hosts of the inventory are asked before the hub (sharing.py knows them).
@@ -31,7 +33,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 @dataclass(frozen=True)
 class Wanted:
     """The spec of a pull, checked. locked: what the files must be, whatever the hub lists; None:
-    that is what the hub lists now. asked_revision: what the hub is asked for."""
+    that is what the hub lists now. asked_revision: what the hub is asked for. accept: what else
+    than safetensors it may bring, of listing.ACCEPTABLE."""
 
     model_id: str
     revision: str
@@ -41,6 +44,7 @@ class Wanted:
     source: hub.Hub
     client: client.ClientSettings
     fan_out: bool = False
+    accept: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -89,6 +93,7 @@ def read_spec(spec: dict[str, Any]) -> tuple[Wanted, Places]:
         )
     place = staging.places(target, model_id, directory)
     token = read_token(fields.optional_text(spec, "token_file"))
+    proxy = proxies.read(spec)
     settings = client.ClientSettings(
         program=Path(fields.text(spec, "client")),
         endpoint=endpoint,
@@ -97,11 +102,12 @@ def read_spec(spec: dict[str, Any]) -> tuple[Wanted, Places]:
         file_timeout_seconds=max(1, int(fields.seconds(spec, "file_timeout_seconds", 86400))),
         stall_timeout_seconds=fields.seconds(spec, "stall_timeout_seconds", 900),
         home=place.staging / "home",
+        proxy=proxy,
     )
-    source = hub.Hub(endpoint, token)
+    source, accept = hub.Hub(endpoint, token, proxy), frozenset(fields.texts(spec, "accept"))
     asked = commit or revision
     fan_out = spec.get("fan_out") is True and locked is not None
-    wanted = Wanted(model_id, revision, asked, locked, target, source, settings, fan_out)
+    wanted = Wanted(model_id, revision, asked, locked, target, source, settings, fan_out, accept)
     return wanted, place
 
 

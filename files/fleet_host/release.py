@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from . import durable, engine, events, fields, layout, snapshot
+from . import durable, engine, events, fields, job_record, layout, snapshot
 from .errors import HostError
 
 CONTENT = ("release.json", "config.yaml", "env")
@@ -37,6 +37,7 @@ def stage(request: dict[str, Any]) -> dict[str, Any]:
         "env": fields.text(request, "env"),
     }
     refuse_incomplete(name, identity, runtime, model)
+    job_record.published_after_all(model)
     directory = engine.release_directory(name, identity)
     if directory.is_dir():
         _refuse_different(directory, content, runtime, model)
@@ -100,7 +101,7 @@ def refuse_incomplete(name: str, identity: str, runtime: Path, model: Path) -> N
             "Run the deploy; it builds the runtime first.",
         )
     seen = snapshot.model_state(str(model))
-    if not model.is_dir() or not seen["intact"]:
+    if not model.is_dir() or not seen["complete"]:
         raise HostError(
             what,
             f"the model {model} is not there in full.",

@@ -106,7 +106,7 @@ def read(model: str, *, opened_at: float, expected: bool) -> dict[str, Any]:
             "coming": coming if isinstance(coming, list) else [],
             "bytes": document.get("bytes") or 0,
             "hub": document.get("hub") is True,
-            "hub_failed": None,
+            "hub_failed": document.get("hub_failed"),
         }
     told = at >= opened_at  # by a pull of this run, which has ended or was killed
     starting = expected and not told and now - opened_at < START_SECONDS

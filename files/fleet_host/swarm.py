@@ -286,9 +286,12 @@ class Swarm:
         turn = [
             entry for entry in missing if entry.sha256 not in theirs or entry.path in self._broken
         ]
-        # One that has not begun may have the very files, not verified yet.
+        # One that has not begun may have the very files, not verified yet. One to whom the hub
+        # gives nothing does not hold the others back.
         ahead = any(
-            seen.starting or (seen.pulling and seen.peer.rank < self._watch.rank) for seen in alive
+            seen.starting
+            or (seen.pulling and seen.peer.rank < self._watch.rank and not seen.hub_failed)
+            for seen in alive
         )
         return [] if ahead and self._hub_works() else turn
 
@@ -347,6 +350,17 @@ class Swarm:
     def after_hub(self, memory: Memory) -> None:
         """Wait for what is being verified; it need not be hashed again."""
         self._early.wait(memory)
+
+    def while_waiting(self, missing: list[FileEntry], why: str) -> Callable[[], bool]:
+        """To be called about once a second while the hub gives this host nothing: lets others try
+        it. Whether a peer has, by now, one of the missing files."""
+        wanted = {entry.sha256 for entry in missing if entry.path not in self._broken}
+
+        def tick() -> bool:
+            self._watch.say(self._local_bytes(), hub_failed=why)
+            return any(wanted & seen.files for seen in self._watch.answering())
+
+        return tick
 
     # --- the end
 

@@ -71,4 +71,6 @@ def _state(row: Mapping[str, Any]) -> str:
         found.append(f"{len(row['damaged'])} files DAMAGED, {row['damaged'][0]} first")
     if row["touched"]:
         found.append(f"{len(row['touched'])} files touched since, {row['touched'][0]} first")
+    if extra := row.get("extra"):
+        found.append(f"{len(extra)} files do not belong, {extra[0]} first")
     return "".join(f", {text}" for text in found)

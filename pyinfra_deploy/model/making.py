@@ -13,6 +13,7 @@ import yaml
 from pyinfra_deploy.model.refused import Refused
 from pyinfra_deploy.planning.model_files import (
     INDEX,
+    SAFETENSORS,
     code,
     listing_problems,
     pickles,
@@ -20,6 +21,7 @@ from pyinfra_deploy.planning.model_files import (
     weights_problem,
 )
 from pyinfra_deploy.planning.model_lock import LockedFile, ModelLock, is_document
+from pyinfra_deploy.planning.model_lock_changes import size_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +115,25 @@ def make(ask: Callable[[Asked], Answered], asked: Asked, wish: Wish) -> Made:
             content = documents.get(name) or verified(found, index, where)
             _require_shards(where, name, content, paths)
     lock = _with_license(lock, found, wish, where)
-    return Made(lock, documents, found.notes)
+    index_text = documents.get(INDEX)
+    unnamed = _unnamed(lock, shards_of(index_text)) if index_text is not None else ()
+    return Made(lock, documents, found.notes + unnamed)
+
+
+def _unnamed(lock: ModelLock, shards: set[str]) -> tuple[str, ...]:
+    """A note of weights that the index does not name: vLLM loads those that it names, and hosts
+    would pull the others for nothing (consolidated.safetensors is the whole model once more)."""
+    more = [
+        file for file in lock.files if file.path.endswith(SAFETENSORS) and file.path not in shards
+    ]
+    if not more:
+        return ()
+    without = " ".join(f"--without '{file.path}'" for file in more[:3])
+    return (
+        f"WARNING: {len(more)} weight files, {size_words(sum(file.size_bytes for file in more))}, "
+        f"are not named in {INDEX}: {', '.join(file.path for file in more[:3])}. Hosts pull them "
+        f"all the same; if the model does not need them, leave them out: {without}",
+    )
 
 
 def _refuse_unaccepted(where: str, paths: set[str], wish: Wish) -> None:

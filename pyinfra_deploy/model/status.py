@@ -93,6 +93,9 @@ def _of_published(row: Mapping[str, Any], digest: str | None) -> tuple[str, str]
     if wrong:
         how = "damaged" if row["damaged"] else "touched since they were verified"
         return "damaged", f"{len(wrong)} files {how}, {wrong[0]} first; a deploy mends them"
+    extra = row.get("extra") or []
+    if extra:
+        return "damaged", f"{len(extra)} files do not belong, {extra[0]} first; a deploy moves them"
     deep = row.get("deep_verified_at") or row.get("verified_at")
     return "here", f"{row['files']} files, {size_words(row['bytes'] or 0)}, verified {deep}" + (
         f", used by {', '.join(row['releases'])}" if row["releases"] else ""

@@ -33,7 +33,8 @@ def known_model(model: Model, root: Path, directory: Path | None = None) -> Know
     if directory is not None:
         return replace(_known(hub_model.read_directory(directory)), locked=locked)
     if locked.lock is not None:
-        return _of_lock(model, locked.lock, root)
+        known = _of_lock(model, locked.lock, root)
+        return known if known.locked.problem else replace(known, locked=locked)
     if locked.problem:
         return KnownModel(locked=locked)
     return _known(hub_model.fetch(model, root / ".fleet" / "models"))
@@ -92,11 +93,16 @@ def _known(documents: ModelDocuments) -> KnownModel:
 def model_is_on_host(
     settings: Settings, snapshot: Mapping[str, Any] | None, lock: ModelLock | None = None
 ) -> bool:
-    """Whether the model is published on the host with every file as recorded, and as locked."""
+    """Whether the model is published on the host with all of its bytes, and as locked: one with a
+    file too much, or that somebody touched, needs no room for another copy."""
     if snapshot is None or settings.model is None:
         return False
     revisions = (snapshot.get("models") or {}).get(wanted.model_slug(settings)) or {}
     found = revisions.get(wanted.model_revision(settings, lock))
-    if not isinstance(found, dict) or not found.get("intact"):
+    if not isinstance(found, dict):
         return False
-    return lock is None or (found.get("record") or {}).get("model_digest") == lock.digest
+    record = found.get("record") or {}
+    whole = (record.get("total_bytes"), found.get("bytes"))
+    if not found.get("intact") and (None in whole or whole[0] != whole[1]):
+        return False
+    return lock is None or record.get("model_digest") == lock.digest

@@ -89,9 +89,7 @@ def plan_engine(
     return {
         "map_count": _map_count(settings, live),
         "runtime": runtime if wanted.missing(runtime, environments) else None,
-        "pull": wanted.pull_job(settings, client.path, lock, fan_out=artefacts.fan_out)
-        if record is None
-        else None,
+        "pull": _pull(settings, client.path, artefacts) if record is None else None,
         "model_digest": _model_digest(lock, record),
         "release": release,
         "binding": binding,
@@ -101,6 +99,12 @@ def plan_engine(
             release, record, engine, unit, binding, _go_live_runs(settings, snapshot)
         ),
     }
+
+
+def _pull(settings: Settings, client: str, artefacts: Artefacts) -> dict[str, Any]:
+    lock, fan_out = artefacts.model.lock, artefacts.fan_out
+    job = wanted.pull_job(settings, client, lock, fan_out=fan_out)
+    return job | {"provenance": wanted.provenance(settings, artefacts.model)}
 
 
 def _model_digest(lock: ModelLock | None, record: Mapping[str, Any] | None) -> str | None:

@@ -144,7 +144,7 @@ def foresee(
     findings: list[Finding] = list(more)
     shape, about_model = _shape(host, settings, model)
     findings += about_model
-    findings += supply_findings(host, settings, model.locked)
+    findings += supply_findings(host, settings, model.locked, tuple(model.listing or ()))
     facts = _facts(shape)
     runtime = locked_runtime(lock_text)
     findings += compatibility.check(hardware, settings, facts, runtime)

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.model_files import code, pickles
-from pyinfra_deploy.planning.model_lock import ModelLock, UnusableLock, read_lock
+from pyinfra_deploy.planning.model_lock import ModelLock, UnusableLock, lock_path, read_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from pyinfra_deploy.settings.schema import Model, Settings
 
+# `--load-format`: torch's own files, and a cache of them as numpy arrays. vLLM (0.28 to 0.33,
+# model_executor/model_loader/default_loader.py) reads *.bin and *.pt for both.
+PICKLE_FORMATS = ("pt", "npcache")
 LOCK_AGAIN = "fleet model lock INVENTORY writes it anew; git has the one before"
 
 
 @dataclass(frozen=True)
 class LockedModel:
     """The lock that settings name: either it, or why it cannot be used. Neither: none is named.
-    unsigned: the problem is its signature's. fix: of the problem."""
+    unsigned: the problem is its signature's. fix: of the problem. sha256: of the lock file."""
 
     lock: ModelLock | None = None
     problem: str = ""
     unsigned: bool = False
     fix: str = LOCK_AGAIN
+    sha256: str = ""
 
 
 NOT_LOCKED = LockedModel()
@@ -46,7 +51,7 @@ def judge_lock(model: Model, text: str) -> LockedModel:
             return LockedModel(
                 problem=f"{model.lock} is of {key} {locked}, and model.{key} is {asked}"
             )
-    return LockedModel(lock)
+    return LockedModel(lock, sha256=hashlib.sha256(text.encode()).hexdigest())
 
 
 def lock_findings(host: str, settings: Settings, locked: LockedModel) -> Iterator[Finding]:
@@ -77,15 +82,23 @@ def lock_findings(host: str, settings: Settings, locked: LockedModel) -> Iterato
     )
 
 
-def supply_findings(host: str, settings: Settings, locked: LockedModel) -> Iterator[Finding]:
-    """Everything about where a model comes from and what it brings."""
+def supply_findings(
+    host: str,
+    settings: Settings,
+    locked: LockedModel,
+    listed: Collection[str] = (),
+) -> Iterator[Finding]:
+    """Everything about where a model comes from and what it brings. listed: its files as the hub
+    lists them, for a model without a lock; empty where nobody could ask."""
     if settings.model is None:
         return
     yield from lock_findings(host, settings, locked)
     if locked.problem:
         return
     yield from _license(host, settings, settings.model, locked.lock)
-    yield from _unaccepted(host, settings.model, locked.lock)
+    yield from _unaccepted(host, settings.model, locked.lock, listed)
+    yield from _load_format(host, settings, settings.model)
+    yield from _not_locked(host, settings, settings.model, locked.lock)
     yield from _remote_code(host, settings, settings.model, locked.lock)
 
 
@@ -123,9 +136,14 @@ def _license(
         )
 
 
-def _unaccepted(host: str, model: Model, lock: ModelLock | None) -> Iterator[Finding]:
-    """Files that a lock has and that settings do not accept: it may have been made without them."""
-    paths = [file.path for file in lock.files] if lock else []
+def _unaccepted(
+    host: str, model: Model, lock: ModelLock | None, listed: Collection[str]
+) -> Iterator[Finding]:
+    """Files that the model has and that settings do not accept: of a lock, since it may have been
+    made without them; without one what would be pulled."""
+    paths = [file.path for file in lock.files] if lock else listed
+    what = "the locked model" if lock else "the model, as the hub lists it and without a lock,"
+    source = str(model.lock) if lock else f"{model.endpoint}, {model.id} at {model.revision}"
     found = pickles(paths)
     if found and "pickle" not in model.accept:
         yield Finding(
@@ -133,11 +151,11 @@ def _unaccepted(host: str, model: Model, lock: ModelLock | None) -> Iterator[Fin
             "refuse",
             host,
             model.id,
-            f"the locked model has {len(found)} pickled files, and loading one runs whatever code "
-            "it holds",
-            "lock it without them (fleet model lock --without), or write model: {accept: [pickle]}",
+            f"{what} has {len(found)} pickled files, and loading one runs whatever code it holds",
+            "lock it without them (fleet model lock --without '*.bin'), or write model: {accept: "
+            "[pickle]}",
             evidence=", ".join(found[:3]),
-            source=str(model.lock),
+            source=source,
         )
     found = code(paths)
     if found and "code" not in model.accept:
@@ -146,19 +164,59 @@ def _unaccepted(host: str, model: Model, lock: ModelLock | None) -> Iterator[Fin
             "refuse",
             host,
             model.id,
-            f"the locked model brings {len(found)} files of code, which the engine would run with "
+            f"{what} brings {len(found)} files of code, which the engine would run with "
             "trust-remote-code",
             "lock it without them (fleet model lock --without '*.py'), or read them and write "
             "model: {accept: [code]}",
             evidence=", ".join(found[:3]),
-            source=str(model.lock),
+            source=source,
+        )
+
+
+def _load_format(host: str, settings: Settings, model: Model) -> Iterator[Finding]:
+    asked = settings.engine.args.get("load-format")
+    if asked in PICKLE_FORMATS and "pickle" not in model.accept:
+        yield Finding(
+            "model.pickle-weights",
+            "refuse",
+            host,
+            "engine.args.load-format",
+            f"load-format {asked} reads pickled weights, and loading one runs whatever code it "
+            "holds",
+            "leave load-format out: vLLM then reads safetensors where they are; else write "
+            "model: {accept: [pickle]}",
+            evidence=f"engine.args.load-format: {asked}",
+            source="vLLM, config/load.py",
+        )
+
+
+def _runs_code(settings: Settings) -> bool:
+    return settings.engine.args.get("trust-remote-code") is True
+
+
+def _not_locked(
+    host: str, settings: Settings, model: Model, lock: ModelLock | None
+) -> Iterator[Finding]:
+    """Where the engine runs the model's code, that is said instead (model.code-not-locked)."""
+    if lock is None and not _runs_code(settings):
+        yield Finding(
+            "model.not-locked",
+            "warn",
+            host,
+            model.id,
+            "nothing pins what the model is: each host takes what the hub has at the moment of its "
+            f"pull, and {model.revision} may be another model tomorrow",
+            f"fleet model lock INVENTORY, then model: {{lock: {lock_path(model.id, model.revision)}"
+            "}; commit both",
+            evidence="model.lock: null",
+            source="docs/models.md",
         )
 
 
 def _remote_code(
     host: str, settings: Settings, model: Model, lock: ModelLock | None
 ) -> Iterator[Finding]:
-    if settings.engine.args.get("trust-remote-code") is not True:
+    if not _runs_code(settings):
         return
     if "code" not in model.accept:
         yield Finding(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyinfra_deploy.planning.model_lock import ModelLock
+    from pyinfra_deploy.planning.model_supply import LockedModel
     from pyinfra_deploy.settings.runtime_section import Runtime
     from pyinfra_deploy.settings.schema import Settings
 
@@ -328,7 +329,23 @@ def pull_job(
         "files_at_once": model.files_at_once,
         "file_timeout_seconds": model.file_timeout_seconds,
         "stall_timeout_seconds": model.stall_timeout_seconds,
+        "accept": sorted(model.accept),
+        "proxy": model.proxy,
+        "no_proxy": list(model.no_proxy),
         "token_file": TOKEN_CREDENTIAL if model.token is not None else None,
+    }
+
+
+def provenance(settings: Settings, model: LockedModel) -> dict[str, Any]:
+    """For the hosts' event logs: from which lock a model comes, its licence, what was accepted."""
+    assert settings.model is not None
+    if model.lock is None:
+        return {"accepted": sorted(settings.model.accept)}
+    return {
+        "lock": settings.model.lock,
+        "lock_sha256": model.sha256,
+        "license": model.lock.license,
+        "accepted": sorted(model.lock.accepts),
     }
 
 

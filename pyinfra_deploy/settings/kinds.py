@@ -180,6 +180,10 @@ Origin = Annotated[
         rf"https?://{_LABEL}(?:\.{_LABEL})*(?::[0-9]{{1,5}})?",
     ),
 ]
+ProxyException = Annotated[
+    str,
+    Words("a host name, a domain that begins with a dot, or an address", r"\.?[A-Za-z0-9][\w.:-]*"),
+]
 Slug = Annotated[
     str,
     Words(

@@ -28,6 +28,7 @@ from pyinfra_deploy.settings.kinds import (
     PackageName,
     PerMinute,
     Port,
+    ProxyException,
     RepositoryPath,
     Revision,
     Seconds,
@@ -179,6 +180,19 @@ class Model(Section):
     )
     stall_timeout_seconds: Seconds = setting(
         900, "Time without a new byte after which the pull counts as stuck and fails.", 900
+    )
+
+    proxy: Url | None = setting(
+        None,
+        "HTTP proxy through which hosts pull models: http://proxy:3128. A name or password in it "
+        "is refused, as anybody on the host could read it: let the proxy know the hosts by their "
+        "addresses. null: what a drop-in of llm-pull@.service says, and nothing without one.",
+        "http://proxy.example.com:3128",
+    )
+    no_proxy: Annotated[tuple[ProxyException, ...], LENIENT] = setting(
+        (),
+        "Hosts that are asked without model.proxy: names, domains (.example.com), addresses.",
+        [".example.com"],
     )
 
     @field_validator("lock")

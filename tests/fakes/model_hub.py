@@ -52,6 +52,7 @@ class FakeHub:
 
     corrupt: path -> how often its body is served with a wrong byte. entries: overrides the listing.
     statuses: (part of the path, status) answered instead, as often as they are in the list.
+    client_statuses: the same, of the client's requests alone, whatever they are for.
     """
 
     files: dict[str, bytes] = field(default_factory=tiny_model)
@@ -59,6 +60,7 @@ class FakeHub:
     revisions: tuple[str, ...] = ("master", "v1.0")
     corrupt: dict[str, int] = field(default_factory=dict)
     statuses: list[tuple[str, int]] = field(default_factory=list)
+    client_statuses: list[int] = field(default_factory=list)
     redirect_to: str | None = None
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     endpoint: str = ""
@@ -88,6 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         hub = self.hub
         hub.requests.append((self.path, dict(self.headers.items())))
+        if hub.client_statuses and self.headers.get("User-Agent") == "fake-client":
+            self.answer(hub.client_statuses.pop(0), b"fault")
+            return
         for fault in hub.statuses:
             if fault[0] in self.path:
                 hub.statuses.remove(fault)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.hosts.lab_session import FIRST_MODEL, shell, upper_of
-from tests.hosts.standin_inventory import MODELS
+from tests.hosts.lab_session import shell, upper_of
 
 if TYPE_CHECKING:
     from tests.hosts.standin_inventory import Checkout
@@ -38,12 +38,7 @@ def assert_nothing_is_half_visible(host: str, *, is_on: bool = True) -> None:
                     own = path.name.startswith("miniforge-")
                     runs = "conda --version" if own else "python -c 'import sys'"
                     shell(host, f"/{ROOT}/{place}/{path.name}/bin/{runs}")
-    published = top / "models" / MODELS.get(host, FIRST_MODEL).replace("/", "--") / "master"
-    # The record comes last, and without it the model counts as not there.
-    if (published.parent / "master.json").is_file():
-        record = json.loads((published.parent / "master.json").read_text())
-        sizes = {path.name: path.stat().st_size for path in published.iterdir()}
-        assert sizes == {file["path"]: file["size"] for file in record["files"]}
+    assert_models_are_whole(top / "models")
     for release in (top / "engines/main/releases").glob("[!.]*"):
         names = {path.name for path in release.iterdir()}
         assert names - GATHERED == {"release.json", "config.yaml", "env", "runtime", "model"}
@@ -53,6 +48,20 @@ def assert_nothing_is_half_visible(host: str, *, is_on: bool = True) -> None:
         assert (current.parent / current.readlink()).is_dir()
     for path in (top / "state").glob("*.json"):
         json.loads(path.read_text())
+
+
+def assert_models_are_whole(models: Path) -> None:
+    """Every byte of every model that counts as there, and nothing else beside it. The record comes
+    last: a directory without one counts for nothing."""
+    for record_file in models.glob("[!.]*/[!.]*.json"):
+        directory = record_file.with_name(record_file.name.removesuffix(".json"))
+        found = {
+            path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in directory.rglob("*")
+            if path.is_file()
+        }
+        recorded = json.loads(record_file.read_text())["files"]
+        assert found == {file["path"]: file["sha256"] for file in recorded}, record_file
 
 
 def wipe(host: str) -> None:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lab.hub import control
 from lab.hub.faults import Fault
+from lab.hub.places import hub_directory, models_directory
+from lab.hub.store import revision
+from lab.layout import current_layout
 from tests.hosts import pyinfra_run
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell
-from tests.hosts.pyinfra_run import BIN
+from tests.hosts.pyinfra_run import BIN, REPOSITORY
 from tests.hosts.standin_inventory import MODELS, NAME, SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.hosts.standin_inventory import Checkout
 
@@ -57,8 +65,10 @@ def directory(checkout: Checkout, host: str) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def back_to_no_locks(checkout: Checkout) -> Iterator[None]:
+def from_no_locks_and_back(checkout: Checkout) -> Iterator[None]:
+    checkout.locked = False
     yield
+    checkout.locked = True
     checkout.write()
     checkout.deploy().done()
 
@@ -76,6 +86,9 @@ def test_the_model_goes_live_from_its_lock_while_the_hubs_listing_is_broken(
     checkout: Checkout, hub_faults: Faults
 ) -> None:
     """What other revisions have is copied: here the whole of it."""
+    for host in BOTH:
+        place = f"/srv/llm/models/{directory(checkout, host)}"
+        shell(host, f"rm -rf {place} {place}.json")
     hub_faults(Fault("omit", path="*.safetensors"))
     checkout.deploy().done()
     for host in BOTH:
@@ -120,15 +133,40 @@ def test_an_unused_model_goes_when_asked(checkout: Checkout) -> None:
     assert not shell(DEBIAN12, f"ls -d /srv/llm/models/{stray} 2>/dev/null; true").strip()
 
 
-def test_files_that_were_copied_in_need_no_hub(checkout: Checkout) -> None:
+def documented_copy(checkout: Checkout, directory_here: Path) -> str:
+    """The lines of docs/models.md, "Without internet", for one host of the lab."""
+    text = (REPOSITORY / "docs/models.md").read_text()
+    lines = re.findall(r"^    (?:PLACE=|ssh gpu01 |tar -C DIRECTORY ).*$", text, re.MULTILINE)
+    assert len(lines) == 3, lines
+    script = "\n".join(line.strip() for line in lines)
+    for word, meant in (
+        ("OWNER--NAME/REVISION-DIGEST", directory(checkout, DEBIAN12)),
+        ("gpu01", DEBIAN12),
+        ("-C DIRECTORY", f"-C {directory_here}"),
+    ):
+        assert word in script
+        script = script.replace(word, meant)
+    return script
+
+
+def test_files_that_were_copied_in_need_no_hub(checkout: Checkout, tmp_path: Path) -> None:
+    """By the very lines of the docs, from a directory as the hub's client leaves it."""
     place = directory(checkout, DEBIAN12)
-    gathering = f"/srv/llm/models/.incoming/{place}"
-    shell(
-        DEBIAN12,
-        f"mkdir -p {gathering} && cp -a /srv/llm/models/{place} {gathering}/model && "
-        f"chmod -R u+w {gathering} && rm -rf /srv/llm/models/{place} "
-        f"/srv/llm/models/{place}.json && chown -R llm-build: /srv/llm/models/.incoming",
+    models = "/srv/llm/models"
+    shell(DEBIAN12, f"rm -rf {models}/{place} {models}/{place}.json {models}/.incoming/*")
+    here = revision(models_directory(hub_directory()), MODELS[DEBIAN12], "master").directory
+    # An operator's ~/.ssh/config knows the hosts; the lab has a file of its own.
+    ssh = tmp_path / "ssh"
+    config = current_layout().ssh_config
+    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F "{config}" "$@"\n')
+    ssh.chmod(0o755)
+    subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", documented_copy(checkout, here)],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        check=True,
     )
+    copied = shell(DEBIAN12, f"find {models}/.incoming/{place}/model -type f").split()
+    assert len(copied) == len(locked(checkout, DEBIAN12)["files"])
     control.reset_counters()
     checkout.write(host_variables=with_locks(endpoint=NOWHERE))
     checkout.deploy().done()

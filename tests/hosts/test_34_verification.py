@@ -15,7 +15,7 @@ import pytest
 from lab.hub import control
 from tests.hosts import pyinfra_run
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, wait_for
-from tests.hosts.standin_inventory import MODELS, NAME
+from tests.hosts.standin_inventory import NAME
 
 if TYPE_CHECKING:
     import subprocess
@@ -34,7 +34,7 @@ def fleet(checkout: Checkout, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def model(host: str) -> str:
-    return f"/srv/llm/models/{MODELS[host].replace('/', '--')}/master"
+    return shell(host, "readlink -f /srv/llm/engines/main/current/model").strip()
 
 
 def main_pid(host: str) -> str:
@@ -91,11 +91,35 @@ def test_a_flipped_bit_is_found_named_and_repaired_alone(checkout: Checkout) -> 
     assert checkout.deploy().done().unchanged
 
 
-def test_a_file_that_is_only_touched_restarts_nothing(checkout: Checkout) -> None:
+def test_files_that_were_only_touched_or_do_not_belong_restart_nothing(checkout: Checkout) -> None:
+    """What does not belong is moved away by the deploy, where an operator finds it."""
     before = main_pid(DEBIAN13)
-    shell(DEBIAN13, f"touch {model(DEBIAN13)}/{SHARD}")
+    shell(DEBIAN13, f"touch {model(DEBIAN13)}/{SHARD}; echo hello > {model(DEBIAN13)}/notes.txt")
+    found = fleet(checkout, "model", "verify", NAME)
+    assert found.returncode == 1
+    assert "notes.txt does not belong" in found.stdout
     checkout.deploy().done()
     assert main_pid(DEBIAN13) == before
+    assert "notes.txt" not in shell(DEBIAN13, f"ls {model(DEBIAN13)}")
+    place = model(DEBIAN13).replace("/models/", "/models/.incoming/")
+    assert shell(DEBIAN13, f"cat {place}-aside/*-notes.txt").strip() == "hello"
+    assert checkout.deploy().done().unchanged
+    assert fleet(checkout, "model", "verify", NAME).returncode == 0
+
+
+def test_a_truncated_file_is_found_named_and_repaired_alone(checkout: Checkout) -> None:
+    path = f"{model(DEBIAN13)}/{SHARD}"
+    good, before = shell(DEBIAN13, f"sha256sum {path}"), main_pid(DEBIAN12)
+    shell(DEBIAN13, f"chmod u+w {path} && truncate -s -1 {path} && chmod u-w {path}")
+    found = fleet(checkout, "model", "verify", NAME)
+    assert found.returncode == 1
+    assert f"{SHARD} holds" in found.stdout
+    control.reset_counters()
+    checkout.deploy().done()
+    assert shell(DEBIAN13, f"sha256sum {path}") == good
+    weights = [name for name in control.counters()["bytes"] if name.endswith(".safetensors")]
+    assert [name.rsplit("/", 1)[-1] for name in weights] == [SHARD]
+    assert main_pid(DEBIAN12) == before
     assert checkout.deploy().done().unchanged
 
 

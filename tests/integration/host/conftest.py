@@ -5,6 +5,7 @@ from tests.fakes.conda_world import conda_world
 from tests.fakes.driver_host import driver_host
 from tests.fakes.engine_host import host
 from tests.fakes.job_systemd import systemd
+from tests.fakes.logging_proxy import logging_proxy
 from tests.fakes.nvml import nvml, nvml_library
 from tests.fakes.proof_host import proof_host
 from tests.fakes.pull_world import world
@@ -19,6 +20,7 @@ __all__ = [
     "driver_host",
     "host",
     "index",
+    "logging_proxy",
     "nvml",
     "nvml_library",
     "proof_host",

@@ -53,7 +53,9 @@ def test_a_record_that_was_only_written_anew_restarts_nothing(host: FakeHost) ->
 def test_what_went_live_is_logged_with_its_model(host: FakeHost) -> None:
     release.stage(host.release_request("r1"))
     go(host)
-    staged, live = events.tail({})["events"]
+    published, staged, live = events.tail({})["events"]
+    # Nobody has pulled it here: the log says so before a release refers to it.
+    assert published["what"] == "model published"
     for event, what in ((staged, "release staged"), (live, "went live")):
         assert event["what"] == what
         model = engine.release_directory("main", "r1") / "model"

@@ -189,6 +189,22 @@ def test_what_was_touched_and_is_good_is_hashed_once(
     assert world.pull()["state"] == "present"
 
 
+def test_a_file_too_much_is_seen_by_the_deploy_and_moved_away(world: PullWorld) -> None:
+    """Seen without hashing, so that a pull is planned; that moves it, and nothing is restarted."""
+    world.pull()
+    (writable(world) / "notes.txt").write_text("an operator's")
+    world.final.chmod(0o555)
+    assert "notes.txt does not belong" in found_wrong().why
+    assert seen(world)["problems"] == ["notes.txt: does not belong to the model"]
+    assert world.pull()["state"] == "verified"
+    world.assert_whole()
+    assert seen(world)["intact"]
+    assert model_record.require_record(world.final)["mended"] is None
+    (moved,) = world.staging.with_name("master-aside").iterdir()
+    assert moved.read_text() == "an operator's"
+    assert world.pull()["state"] == "present"
+
+
 def test_a_record_from_before_ctimes_were_kept_is_believed(world: PullWorld) -> None:
     world.pull()
     record = model_record.require_record(world.final)

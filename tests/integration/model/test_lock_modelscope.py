@@ -243,6 +243,18 @@ def test_the_licence_is_read_from_the_locked_readme(
     assert world.written()["license"] == named
 
 
+def test_weights_that_the_index_does_not_name_are_noted_with_how_to_leave_them_out(
+    world: LockWorld,
+) -> None:
+    world.publish(whole_model() | {"consolidated.safetensors": whole_model()[FIRST]})
+    assert world.lock() == 0
+    assert "consolidated.safetensors" in {file["path"] for file in world.written()["files"]}
+    assert "1 weight files" in world.out + world.error
+    assert "--without 'consolidated.safetensors'" in world.out + world.error
+    world.lock("--without", "consolidated.safetensors")
+    assert "weight files" not in world.out + world.error
+
+
 def test_a_licence_that_the_operator_states_holds_at_the_next_update(world: LockWorld) -> None:
     world.publish(whole_model() | {"README.md": b"nothing"})
     world.lock("--license", "acme-internal")

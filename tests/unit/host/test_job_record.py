@@ -85,6 +85,39 @@ def test_a_pull_from_the_hub_alone_names_no_hosts(host: FakeSystemd, peers: Any)
     assert not {"from_hosts", "dropped_hosts"} & set(event)
 
 
+def test_the_lock_the_licence_and_what_was_accepted_are_in_the_log(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provenance = {
+        "lock": "locks/models/Qwen--Tiny/master.json",
+        "lock_sha256": "a" * 64,
+        "license": "apache-2.0",
+        "accepted": ["code"],
+    }
+    jobs.start({**JOB, "spec": {**SPEC, "provenance": provenance}, "who": "alice@desk"})
+    monkeypatch.setenv("INVOCATION_ID", "i1")
+    ended({"invocation_id": "i1", "state": "done", "result": PULLED})
+    job_record.record(JOB)
+    (event,) = logged()
+    assert {key: event[key] for key in provenance} == provenance
+
+
+def test_a_publication_that_a_power_cut_kept_out_of_the_log_is_written_once(
+    systemd: FakeSystemd,
+) -> None:
+    published = systemd.root / "llm/models/Qwen--Tiny"
+    published.mkdir(parents=True)
+    record = {"files": [], "commit": "c0ffee", "model_digest": DIGEST, "hub": "modelscope"}
+    (published / "master.json").write_text(json.dumps(record))
+    for _ in range(2):
+        job_record.published_after_all(published / "master")
+    (event,) = logged()
+    assert (event["what"], event["model"]) == ("model published", "Qwen--Tiny/master")
+    assert (event["model_digest"], event["commit"]) == (DIGEST, "c0ffee")
+    job_record.published_after_all(published / "nothing-here")
+    assert len(logged()) == 1
+
+
 def test_what_was_there_already_is_logged_once(host: FakeSystemd) -> None:
     ended({"invocation_id": "i1", "state": "done", "result": {**PULLED, "state": "present"}})
     # A power cut kept the run that published it from saying so.

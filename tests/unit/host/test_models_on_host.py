@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import events, locking, models, staging
+from fleet_host import durable, events, locking, models, staging
 from fleet_host.errors import HostError
 
 if TYPE_CHECKING:
@@ -73,12 +73,30 @@ def test_removing_leaves_the_others_and_a_line_in_the_log(two: PullWorld) -> Non
     assert [row["name"] for row in models.listing({})["models"]] == [NAME]
     assert not (two.target / OTHER).exists()
     assert not (two.target / f"{OTHER}.json").exists()
-    event = events.tail({"lines": 1})["events"][0]
-    assert (event["what"], event["model"], event["model_digest"]) == (
-        "model removed",
-        OTHER,
-        digest,
-    )
+    said = events.tail({"lines": 2})["events"]
+    assert [(event["what"], event["model"], event["model_digest"]) for event in said] == [
+        ("removing model", OTHER, digest),
+        ("model removed", OTHER, digest),
+    ]
+
+
+def test_files_that_do_not_belong_are_listed(two: PullWorld) -> None:
+    (two.target / NAME).chmod(0o755)
+    (two.target / NAME / "notes.txt").write_text("an operator's")
+    rows = {row["name"]: row["extra"] for row in models.listing({})["models"]}
+    assert rows == {NAME: ["notes.txt"], OTHER: []}
+
+
+def test_a_removal_that_is_killed_has_said_what_it_was_about_to_do(
+    two: PullWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(durable, "remove_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        models.remove({"models": [OTHER]})
+    assert events.tail({"lines": 1})["events"][0]["what"] == "removing model"
 
 
 def test_a_removal_that_was_killed_is_finished_by_the_same_request(two: PullWorld) -> None:

@@ -53,6 +53,7 @@ def swarm_of(tmp_path: Path, *others: Seen, rank: int = 1) -> tuple[Any, list[st
         ([seen(2, coming={B.sha256}, pulling=True)], [A]),
         ([seen(2, files={A.sha256}, coming={B.sha256})], []),
         ([seen(0, pulling=True), seen(2, hub_failed="500")], []),
+        ([seen(0, pulling=True, hub_failed="500")], MISSING),
         ([seen(0, pulling=True), seen(2, hub_failed="500"), seen(3, hub_failed="x")], MISSING),
         ([seen(0, pulling=True, problem="gone", files={A.sha256})], []),
     ],

@@ -148,6 +148,12 @@ def test_progress_is_printed_at_each_phase_and_every_ten_seconds(
              "message": "118 of 118 files"},
             "download, 0 B of 235.0 GB (0%), 8.0 MB/s, about 8 h 9 min left, 118 of 118 files",
         ),
+        (
+            {"phase": "download", "done": 5e9, "total": 10e9, "unit": "bytes", "rate": None,
+             "files": [{"path": f"s{size}", "done": size * 1e8, "total": size * 1e9}
+                       for size in (1, 2, 3, 4, 5)] + [{"path": "empty", "done": 0, "total": 0}]},
+            "download, 5.0 GB of 10.0 GB (50%), now s5 10%, s4 10%, s3 10%, s2 10% and 2 more",
+        ),
         ({"phase": "verify", "done": 900, "total": 900, "unit": "bytes", "rate": 1500},
          "verify, 900 B of 900 B (100%), 1.5 kB/s"),
         ({"phase": "install", "done": 40, "total": 160, "unit": "packages", "rate": 2},

@@ -11,7 +11,13 @@ import pytest
 from fleet_host import listing
 
 from pyinfra_deploy.planning import model_files
-from pyinfra_deploy.planning.model_files import Listed, listing_problems, name_problem
+from pyinfra_deploy.planning.model_files import (
+    Listed,
+    code,
+    listing_problems,
+    name_problem,
+    pickles,
+)
 from pyinfra_deploy.planning.model_lock import (
     LockedFile,
     ModelLock,
@@ -160,3 +166,10 @@ def test_a_changed_config_says_to_plan_again() -> None:
     assert (
         lines[0] == "config.json changed, of the same size (2 bytes): what the model is; plan again"
     )
+
+
+def test_what_runs_code_is_the_same_on_both_sides() -> None:
+    names = [f"x{ending}" for ending in (*listing.PICKLES, *listing.CODE)]
+    assert pickles(names) == sorted(f"x{ending}" for ending in listing.PICKLES)
+    assert code(names) == sorted(f"x{ending}" for ending in listing.CODE)
+    assert model_files.PICKLES == listing.PICKLES

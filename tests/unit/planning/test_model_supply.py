@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pyinfra_deploy.operations.model_source import model_is_on_host
 from pyinfra_deploy.planning import host_plan, wanted
 from pyinfra_deploy.planning.model_lock import LockedFile, lock_text
 from pyinfra_deploy.planning.model_supply import LockedModel, judge_lock, supply_findings
@@ -14,6 +16,7 @@ from tests.unit.planning import worlds
 from tests.unit.planning.test_model_lock import FILES, LOCK
 
 if TYPE_CHECKING:
+    from pyinfra_deploy.planning.finding import Finding
     from pyinfra_deploy.settings.schema import Settings
 
 LOCKED = LockedModel(LOCK)
@@ -56,8 +59,45 @@ def test_licences(
 
 def test_without_a_lock_no_licence_is_known() -> None:
     settings = worlds.settings_with({"allowed_licenses": ["mit"]})
-    assert ids(settings, LockedModel()) == [("model.license-unknown", "refuse")]
-    assert ids(worlds.settings_with(), LockedModel()) == []
+    assert ids(settings, LockedModel())[0] == ("model.license-unknown", "refuse")
+    assert ids(worlds.settings_with(), LockedModel()) == [("model.not-locked", "warn")]
+
+
+def unlocked(settings: Settings, *listed: str) -> list[Finding]:
+    return list(supply_findings("gpu01", settings, LockedModel(), listed))
+
+
+def test_a_model_without_a_lock_is_warned_of_with_what_to_write() -> None:
+    (found,) = unlocked(worlds.settings_with())
+    assert (found.id, found.severity) == ("model.not-locked", "warn")
+    assert "lock: locks/models/Qwen--Qwen3-32B/master.json" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("path", "word", "id_"),
+    [
+        ("pytorch_model.bin", "pickle", "model.pickle-weights"),
+        ("original/consolidated.PTH", "pickle", "model.pickle-weights"),
+        ("modeling_new.py", "code", "model.repository-code"),
+    ],
+)
+def test_what_the_hub_lists_is_judged_without_a_lock_too(path: str, word: str, id_: str) -> None:
+    listed = ("config.json", "model.safetensors", path)
+    (found, _) = unlocked(worlds.settings_with(), *listed)
+    assert (found.id, found.severity, found.evidence) == (id_, "refuse", path)
+    assert "without a lock" in found.message
+    accepting = worlds.settings_with({"model": {"accept": [word]}})
+    assert [one.id for one in unlocked(accepting, *listed)] == ["model.not-locked"]
+
+
+@pytest.mark.parametrize("asked", ["pt", "npcache"])
+def test_a_load_format_that_reads_pickles_is_refused_unless_accepted(asked: str) -> None:
+    wish = {"engine": {"args": {"load-format": asked}}}
+    (found,) = supply_findings("gpu01", settings_with(**wish), LOCKED)
+    assert (found.id, found.severity) == ("model.pickle-weights", "refuse")
+    assert found.subject == "engine.args.load-format"
+    assert ids(settings_with(**wish, model={"accept": ["pickle"]}), LOCKED) == []
+    assert ids(settings_with(engine={"args": {"load-format": "safetensors"}}), LOCKED) == []
 
 
 @pytest.mark.parametrize(
@@ -126,6 +166,21 @@ def test_the_pull_is_told_what_the_files_must_be() -> None:
     assert wanted.pull_job_id(without.pull) == "Qwen--Qwen3-32B--master"
 
 
+def test_hosts_learn_from_which_lock_a_model_comes() -> None:
+    settings = settings_with()
+    assert settings.model is not None
+    text = lock_text(LOCK)
+    told = planned(settings, worlds.untouched(), judge_lock(settings.model, text)).pull
+    assert told["provenance"] == {
+        "lock": "locks/models/one.json",
+        "lock_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "license": "apache-2.0",
+        "accepted": ["code"],
+    }
+    without = planned(worlds.settings_with(), worlds.untouched(), LockedModel()).pull
+    assert without["provenance"] == {"accepted": []}
+
+
 def test_another_hubs_commit_is_not_asked_for() -> None:
     elsewhere = LockedModel(replace(LOCK, hub="huggingface"))
     assert planned(settings_with(), worlds.untouched(), elsewhere).pull["commit"] is None
@@ -140,6 +195,18 @@ def test_a_model_counts_as_here_only_as_locked(digest: str, pulls: bool) -> None
     plan = planned(settings_with(), snapshot, LOCKED)
     assert (plan.pull is not None) is pulls
     assert plan.model_digest == LOCK.digest
+
+
+def test_a_model_with_a_file_too_much_is_pulled_for_and_needs_no_room_for_another() -> None:
+    """The pull of a published model looks after it: it moves the file away."""
+    record = {"model_digest": LOCK.digest, "total_bytes": 9}
+    problems = ["notes.txt: does not belong to the model"]
+    found = {"record": record, "bytes": 9, "intact": False, "problems": problems}
+    snapshot = worlds.untouched() | {"models": {"Qwen--Qwen3-32B": {LOCK.directory: found}}}
+    assert planned(settings_with(), snapshot, LOCKED).pull is not None
+    assert model_is_on_host(settings_with(), snapshot, LOCK)
+    found["bytes"] = 8
+    assert not model_is_on_host(settings_with(), snapshot, LOCK)
 
 
 def test_a_host_is_left_alone_while_its_lock_cannot_be_used() -> None:
