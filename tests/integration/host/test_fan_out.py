@@ -217,7 +217,7 @@ def test_a_firewall_between_hosts_is_said_with_its_port_and_the_hub_used(
 def test_without_hub_and_peers_both_are_said(sharing_hosts: SharingHosts) -> None:
     only = sharing_hosts.hosts[2]
     only.open()
-    failed = only.pull(endpoint=NO_HUB).ended()["error"]
+    failed = only.pull(endpoint=NO_HUB, stall_timeout_seconds=2).ended()["error"]
     assert "the download of Qwen/Tiny at master failed" in failed["what"]
     assert any("peer gpu01" in line for line in failed["detail"])
 
@@ -232,9 +232,21 @@ def test_a_host_that_nobody_opened_pulls_from_the_hub(sharing_hosts: SharingHost
 def test_when_the_hub_fails_no_host_waits_for_ever(sharing_hosts: SharingHosts) -> None:
     for host in sharing_hosts.hosts:
         host.open()
-    jobs = [host.pull(endpoint=NO_HUB) for host in sharing_hosts.hosts]
+    jobs = [host.pull(endpoint=NO_HUB, stall_timeout_seconds=4) for host in sharing_hosts.hosts]
     for job in jobs:
         assert "error" in job.ended()
+
+
+def test_while_one_host_has_no_way_to_the_hub_another_asks_it(sharing_hosts: SharingHosts) -> None:
+    """Its proxy, its route: the first of the order, and the fleet would wait for it."""
+    cut_off, second = sharing_hosts.hosts[:2]
+    for host in (cut_off, second):
+        host.open()
+    jobs = [cut_off.pull(endpoint=NO_HUB), second.pull()]
+    answers = [job.result() for job in jobs]
+    assert cut_off.has_all()
+    assert second.has_all()
+    assert answers[0]["peers"]["files"] == len(sharing_hosts.hub.files)
 
 
 def test_a_full_disk_is_said_and_what_came_is_kept(
