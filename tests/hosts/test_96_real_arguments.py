@@ -76,7 +76,8 @@ def test_the_release_keeps_the_verdict_and_the_whole_help() -> None:
     assert (verdict["checked"], verdict["accepted"]) == (True, True)
     assert verdict["parsed"]["max-model-len"] == "1024"
     text = shell(REAL, f"cat {RELEASE}/help.txt")
-    assert text.count("\n") > 2000
+    # The groups alone, without their options, are a few dozen lines.
+    assert text.count("\n") > 1500
     assert "--max-model-len" in text
     assert shell(REAL, f"stat -c '%U %a' {RELEASE}/help.txt").split() == ["root", "644"]
     assert shell(REAL, f"systemctl is-active {UNIT} || true").strip() == "inactive"
