@@ -87,8 +87,9 @@ def test_the_model_goes_live_from_its_lock_while_the_hubs_listing_is_broken(
 ) -> None:
     """What other revisions have is copied: here the whole of it."""
     for host in BOTH:
-        place = f"/srv/llm/models/{directory(checkout, host)}"
-        shell(host, f"rm -rf {place} {place}.json")
+        slug, name = directory(checkout, host).split("/")
+        script = f"cd /srv/llm/models/{slug} && mv {name} older && mv {name}.json older.json"
+        shell(host, script)
     hub_faults(Fault("omit", path="*.safetensors"))
     checkout.deploy().done()
     for host in BOTH:
