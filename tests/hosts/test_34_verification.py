@@ -143,12 +143,12 @@ def test_the_logs_are_whole_until_somebody_changes_them(checkout: Checkout) -> N
     shown = fleet(checkout, "audit", "show", NAME, "--containing", "model ")
     assert "model mended" in shown.stdout
     log = "/srv/llm/state/events.jsonl"
-    shell(DEBIAN12, f"cp -p {log} /run/log && sed -i '$d' {log}")
+    shell(DEBIAN12, f"cp -p {log} /run/events.kept && sed -i '$d' {log}")
     try:
         cut = fleet(checkout, "audit", "verify", NAME)
         assert cut.returncode == 1
         assert f"{DEBIAN12}: BROKEN" in cut.stdout
         assert f"{DEBIAN13}: whole" in cut.stdout
     finally:
-        shell(DEBIAN12, f"cp -p /run/log {log}")
+        shell(DEBIAN12, f"cp -p /run/events.kept {log}")
     assert fleet(checkout, "audit", "verify", NAME).returncode == 0
