@@ -111,7 +111,9 @@ def test_upgrade_and_back_leave_both_runtimes_as_they_were(
             told = rf"vLLM {re.escape(OLD)}\S* to {re.escape(NEW)}\S*: 33 new arguments, 1 gone"
             assert re.search(told, ran.log), ran.log
             ran.said("in engine.args: nothing of it", "gone: enable-bf16x3-router-gemm")
-        assert completes(service)
+        assert completes(service), service.request(
+            "POST", "/v1/chat/completions", service.chat_body(4)
+        )
         record = shell(DEBIAN12, f"cat /{ROOT}/engines/main/current/release.json")
         assert json.loads(record)["vllm"] == version
         name = shell(DEBIAN12, f"basename $(readlink /{ROOT}/engines/main/current)").strip()
