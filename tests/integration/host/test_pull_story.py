@@ -7,7 +7,6 @@ import json
 import os
 import re
 import stat
-import sys
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,8 @@ import pytest
 from fleet_host import staging
 from fleet_host.errors import HostError, SpecError
 
-from tests.fakes.engine_host import FILES
 from tests.fakes.model_hub import FIRST, SECOND, FakeHub, entry_of, serve
-from tests.fakes.traced import only, order, traced
+from tests.fakes.traced import only, order, traced_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,16 +52,7 @@ def test_a_model_is_published_whole_and_read_only_with_its_record(world: PullWor
 def test_a_model_is_on_the_disk_before_it_has_its_name_and_the_record_is_last(
     world: PullWorld, tmp_path: Path
 ) -> None:
-    code = (
-        "import json, sys; from fleet_host import pull; from fleet_host.status import Progress; "
-        "pull.run(json.load(sys.stdin), Progress(None))"
-    )
-    calls = traced(
-        tmp_path,
-        [sys.executable, "-c", code],
-        environment={"PYTHONPATH": str(FILES)},
-        stdin=json.dumps(world.spec()),
-    )
+    calls = traced_job(tmp_path, "pull", world.spec())
     world.assert_whole()
     staged, final = "/models/.incoming/Qwen--Tiny/master/model", "/models/Qwen--Tiny/master"
     published = only(calls, rf'^rename "{staged}", "{final}"')
