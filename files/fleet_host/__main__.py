@@ -75,6 +75,16 @@ COMMANDS: dict[str, str] = {
     "credential write": "host:write_credential",
     "gateway activate": "gateway:activate",
     "gateway started": "gateway:started",
+    "hold begin": "hold:begin",
+    "hold end": "hold:end",
+    "rollout take": "rollout:take",
+    "rollout end": "rollout:end",
+    "rollout status": "rollout:status",
+    "rollout unlock": "rollout:unlock",
+    "service drain": "service:drain",
+    "service undrain": "service:undrain",
+    "service logs": "service:logs",
+    "service releases": "service:kept_releases",
 }
 
 # Commands whose request comes as words, because systemd starts them: words -> keys of the request.

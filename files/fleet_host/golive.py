@@ -9,7 +9,7 @@ power cut) is mended by the next one.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import (
@@ -17,24 +17,20 @@ from . import (
     durable,
     engine,
     events,
-    fields,
     figures,
     fitness,
+    gates,
+    hold,
     probe,
     proof,
     release,
     systemctl,
 )
 from .errors import HostError
+from .golive_wish import Wish as Wish
+from .golive_wish import read_wish as read_wish
 from .ground import Ground, read_ground
-from .health import (
-    RESTART_TIMEOUT_SECONDS,
-    Patience,
-    UnhealthyError,
-    restart,
-    wait_until_serving,
-)
-from .start_time import allowed_seconds
+from .health import RESTART_TIMEOUT_SECONDS, UnhealthyError, restart, wait_until_serving
 
 if TYPE_CHECKING:
     from .status import Progress
@@ -43,57 +39,8 @@ if TYPE_CHECKING:
 QUIET_POLLS = 2
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What is asked for, from the job's spec."""
-
-    engine: str
-    release: str
-    unit: str
-    probe: probe.Probe
-    patience: Patience
-    drain_seconds: int
-    enable: bool
-    run: str
-    proof: proof.Wanted | None = None
-    fitness: fitness.Wanted | None = None
-    ask_parser: bool = False
-
-
-def read_wish(spec: dict[str, Any]) -> Wish:
-    asked = spec.get("probe")
-    asked = dict(asked) if isinstance(asked, dict) else {}
-    name = engine.name_of(spec)
-    return Wish(
-        engine=name,
-        release=engine.name_of(spec, "release"),
-        unit=fields.text(spec, "unit", f"llm-engine@{name}.service"),
-        probe=probe.Probe(
-            path=fields.text(asked, "path", "/v1/completions"),
-            model=fields.text(asked, "model"),
-            prompt=fields.text(asked, "prompt", "1, 2, 3,"),
-            max_tokens=fields.whole(asked, "max_tokens", 4),
-        ),
-        patience=Patience(
-            start_timeout_seconds=fields.seconds(
-                spec,
-                "start_timeout_seconds",
-                allowed_seconds(name, engine.name_of(spec, "release")),
-            ),
-            stall_timeout_seconds=fields.seconds(spec, "stall_timeout_seconds"),
-            poll_seconds=fields.seconds(spec, "poll_seconds", 1.0),
-        ),
-        drain_seconds=fields.whole(spec, "drain_seconds"),
-        enable=spec.get("enable", True) is True,
-        run=fields.text(spec, "run", ""),
-        proof=proof.read_wanted(spec),
-        fitness=fitness.read_wanted(spec),
-        ask_parser=spec.get("ask_parser") is True,
-    )
-
-
 def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """The job's work: {changed, release, from, drained, answer, seconds, warnings}.
+    """The job's work: {changed, release, from, drained, answer, seconds, gates, warnings}.
 
     HostError when the release does not serve; its text says what serves now.
     """
@@ -104,26 +51,30 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         if not engine.on_disk(wish.engine, wish.release):
             raise _not_staged(wish)
         _refuse_incomplete(wish)
-        answer = serving_already(wish)
+        answer, drained, judged = serving_already(wish), None, None
         if answer is not None:
+            if ground.interrupted:  # perhaps before it had passed its gates
+                judged = judge(wish, ground, progress, time.time())
             changed = settle(wish, ground)
-            drained = None
         else:
             found = prove(wish, ground, progress)
             drained = drain(wish, ground, progress)
             if not found:
                 prove_alone(wish, ground, progress)
-            answer = switch(wish, ground, progress)
+            answer, judged = switch(wish, ground, progress)
             changed = True
     finally:
         # Also after SIGTERM: a flag without its run would turn requests away for ever.
         engine.lower_drain_flag(wish.engine, engine.DRAINED_BY_GO_LIVE)
     seconds = round(time.monotonic() - began, 1)
+    hold.end_for(wish.engine, wish.release)
     if changed:
         came_from = ground.serving
+        more = release.model_in(wish.engine, wish.release)
+        more |= {"gates": judged} if judged else {}
         events.record(
             "went live", engine=wish.engine, release=wish.release, came_from=came_from,
-            seconds=seconds, run=wish.run, **release.model_in(wish.engine, wish.release),
+            seconds=seconds, run=wish.run, **more,
         )  # fmt: skip
     return {
         "changed": changed,
@@ -132,6 +83,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "drained": drained,
         "answer": answer[:200],
         "seconds": seconds,
+        "gates": judged,
         "warnings": fitness.warnings(wish.engine, wish.release) if wish.fitness else [],
     }
 
@@ -288,8 +240,9 @@ def drain(wish: Wish, ground: Ground, progress: Progress) -> bool | None:
     return False
 
 
-def switch(wish: Wish, ground: Ground, progress: Progress) -> str:
-    """Make the release current and start it; its first answer. HostError after going back."""
+def switch(wish: Wish, ground: Ground, progress: Progress) -> tuple[str, gates.Figures | None]:
+    """Make the release current and start it; its first answer, and its gates' figures. HostError
+    after going back."""
     note(wish, ground, "switching")
     back = ground.previous if ground.serving == wish.release else ground.serving
     if back is not None:
@@ -297,6 +250,9 @@ def switch(wish: Wish, ground: Ground, progress: Progress) -> str:
     waiting_on = ground.interrupted and runs_as_wished(wish)
     engine.link(wish.engine, "current", wish.release)
     note(wish, ground, "starting")
+    if wish.gates is not None:
+        # Nobody is served by a release that has not passed them.
+        engine.raise_drain_flag(wish.engine, engine.DRAINED_BY_GO_LIVE, f"gates of {wish.release}")
     progress.phase("starting", unit="s", message=f"release {wish.release}")
     try:
         # After an interrupted run the engine may be minutes into loading: then only wait.
@@ -306,9 +262,27 @@ def switch(wish: Wish, ground: Ground, progress: Progress) -> str:
         )
     except UnhealthyError as failure:
         raise go_back(wish, ground, failure, progress) from failure
+    judged = judge(wish, ground, progress, since)
     settle(wish, ground)
     keep_figures(wish, since, progress)
-    return answer
+    return answer, judged
+
+
+def judge(
+    wish: Wish, ground: Ground, progress: Progress, since_epoch_seconds: float
+) -> gates.Figures | None:
+    """The gates that a rollout asks for, passed before anybody is served; their figures, None
+    without gates. HostError after going back, as for an engine that does not start."""
+    if wish.gates is None:
+        return None
+    note(wish, ground, "judging")
+    engine.raise_drain_flag(wish.engine, engine.DRAINED_BY_GO_LIVE, f"gates of {wish.release}")
+    try:
+        return gates.passed(
+            wish.engine, wish.unit, wish.probe, wish.gates, progress, since_epoch_seconds
+        )
+    except UnhealthyError as failure:
+        raise go_back(wish, ground, failure, progress) from failure
 
 
 def keep_figures(wish: Wish, since_epoch_seconds: float, progress: Progress) -> None:

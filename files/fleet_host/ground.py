@@ -14,7 +14,7 @@ from . import durable, engine
 if TYPE_CHECKING:
     from .status import Progress
 
-PENDING = ("draining", "proving", "switching", "starting", "reverting")
+PENDING = ("draining", "proving", "switching", "starting", "judging", "reverting")
 
 
 @dataclass(frozen=True)

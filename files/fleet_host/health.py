@@ -80,11 +80,12 @@ def restart(unit: str) -> float:
     except HostError as error:
         shown = engine.unit_state(unit)
         cause = death(unit, shown, shown["InvocationID"]) or f"{error.what}: {error.why}"
-        raise UnhealthyError(cause, _log(unit, [shown["InvocationID"]], since)) from error
+        raise UnhealthyError(cause, log_of(unit, [shown["InvocationID"]], since)) from error
     return since
 
 
-def _log(unit: str, invocations: list[str], since_epoch_seconds: float) -> list[str]:
+def log_of(unit: str, invocations: list[str], since_epoch_seconds: float) -> list[str]:
+    """What runs of the unit said, as far as it explains how they ended."""
     lines = engine.journal(unit, invocations, since_epoch_seconds, LOG_LINES_READ)
     return root_cause.explained(lines)
 
@@ -142,7 +143,7 @@ def wait_until_serving(
         if cause is not None:
             # Of a crash loop, also the start that died: the newest one may have said nothing yet.
             runs = [invocation, shown["InvocationID"]]
-            raise UnhealthyError(cause, _log(unit, runs, since_epoch_seconds))
+            raise UnhealthyError(cause, log_of(unit, runs, since_epoch_seconds))
         if engine.socket_path(name).exists():
             left = patience.start_timeout_seconds - elapsed
             try:
@@ -152,7 +153,7 @@ def wait_until_serving(
                     max(1.0, min(COMPLETION_TIMEOUT_SECONDS, left)),
                 )
             except probe.RejectedError as error:
-                lines = _log(unit, [invocation], since_epoch_seconds)
+                lines = log_of(unit, [invocation], since_epoch_seconds)
                 raise UnhealthyError(f"{error}.", lines) from error
             except probe.NotReadyError as error:
                 last_answer = str(error)

@@ -561,6 +561,7 @@ def engine_state(root: str, name: str) -> Json:
         "golive": json_or_none(home + "/golive.json"),
         "golive_asked": golive_asked(f"{root}/jobs/golive/{name}/spec.json"),
         "start": json_or_none(home + "/start.json"),
+        "hold": json_or_none(home + "/hold.json"),
         "socket": os.path.exists(run + "/http.sock"),
         "draining": os.path.exists(f"/run/llm/drain/{name}"),
         "drained": drain_flag(f"/run/llm/drain/{name}"),

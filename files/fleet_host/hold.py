@@ -1,0 +1,77 @@
+"""A hold: what a rollback leaves, so that the next deploy does not bring back what was taken back.
+
+engines/ENGINE/hold.json: {rejected: [release], kept, served_model_name, who, why, when}. A deploy
+whose settings yield one of the rejected releases leaves the engine at `kept` and says so. It ends
+by `hold end` (fleet unhold), or when another release goes live.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import durable, engine, events, fields
+from .errors import HostError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def path(name: str) -> Path:
+    return engine.home(name) / "hold.json"
+
+
+def read(name: str) -> dict[str, Any] | None:
+    document = durable.read_json(path(name))
+    return document if isinstance(document, dict) else None
+
+
+def begin(request: dict[str, Any]) -> dict[str, Any]:
+    """`hold begin` {engine, rejected: [release], kept, who, why} -> {changed, hold}.
+
+    kept: a release on this host. Written before the rollback's go-live: a rollback that is killed
+    in between leaves a hold to the release that is then still to go live, and the deploy does that.
+    """
+    name, kept = engine.name_of(request), engine.name_of(request, "kept")
+    who, why = fields.text(request, "who"), fields.text(request, "why")
+    rejected = sorted({*fields.texts(request, "rejected")} - {kept})
+    if not engine.on_disk(name, kept):
+        raise HostError(
+            f"release {kept} of engine {name} is not on this host",
+            f"{engine.release_directory(name, kept)} does not exist, or not in full.",
+            "Roll back to one of those that are: fleet status shows them.",
+        )
+    there = read(name)
+    if there is not None and (there.get("kept"), there.get("rejected")) == (kept, rejected):
+        return {"changed": False, "hold": there}
+    document = durable.read_json(engine.release_directory(name, kept) / "release.json") or {}
+    hold = {
+        "rejected": rejected,
+        "kept": kept,
+        "served_model_name": document.get("served_model_name"),
+        "who": who,
+        "why": why,
+        "when": events.utc_now(),
+    }
+    durable.write_json(path(name), hold, mode=0o644)
+    events.record("held", who, engine=name, kept=kept, rejected=rejected, why=why)
+    return {"changed": True, "hold": hold}
+
+
+def end(request: dict[str, Any]) -> dict[str, Any]:
+    """`hold end` {engine, who} -> {changed, hold: what it was, or null}."""
+    name, who = engine.name_of(request), fields.text(request, "who")
+    there = read(name)
+    if not path(name).exists():
+        return {"changed": False, "hold": None}
+    durable.remove_file(path(name))
+    events.record("hold ended", who, engine=name, kept=(there or {}).get("kept"))
+    return {"changed": True, "hold": there}
+
+
+def end_for(name: str, release: str) -> None:
+    """A release has gone live: a hold that is about others is over."""
+    there = read(name)
+    if there is None or release == there.get("kept") or release in there.get("rejected", []):
+        return
+    durable.remove_file(path(name))
+    events.record("hold ended", engine=name, kept=there.get("kept"), by_release=release)

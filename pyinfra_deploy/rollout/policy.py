@@ -1,0 +1,168 @@
+"""The policy of a rollout, all of it on this page: pure, no host and no clock.
+
+    canary    hosts go in groups of `canary` until one of them serves the new release
+    batches   then in groups of `batch`; a share is one of all hosts, rounded down, at least one
+    pause     before each group but the first, somebody is asked
+    stop      a canary that went back, a host that serves nothing, or more failures than are allowed
+
+A host that fails its gates goes back to its previous release by itself (files/fleet_host/golive.py)
+and serves it; nothing here has to be done for that. What comes next follows from the outcomes so
+far and from nothing else, so a rollout that was interrupted goes on by asking the same question.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Kind(Enum):
+    """What became of a host in its turn."""
+
+    LIVE = "live"  # it serves the release, which has passed its gates
+    SAME = "same"  # it served it already
+    BACK = "back"  # its gates failed; it serves its previous release again
+    FAILED = "failed"  # something before the switch failed; it serves what it did, or nothing yet
+    DOWN = "down"  # it serves nothing, and did before, or was to
+    LOST = "lost"  # it was not reached, or did not answer to its end
+
+
+FAILURES = (Kind.BACK, Kind.FAILED, Kind.DOWN, Kind.LOST)
+
+
+class Code(IntEnum):
+    """Exit codes; docs/rollout.md has the same table."""
+
+    DONE = 0
+    REFUSED = 1
+    USAGE = 2
+    STOPPED = 3
+    WITH_FAILURES = 4
+    DOWN = 5
+    LOST = 6
+    PAUSED = 7
+    LOCKED = 8
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Batch:
+    """How many hosts go at once: `size` hosts, or `percent` of all."""
+
+    size: int = 0
+    percent: int = 0
+
+    def of(self, hosts: int) -> int:
+        """At least one, at most all."""
+        return max(1, min(hosts, self.size or hosts * self.percent // 100))
+
+    def __str__(self) -> str:
+        return f"{self.percent}%" if self.percent else str(self.size)
+
+
+def read_batch(text: str) -> Batch:
+    """`25%` or `3`. Raises ValueError with what it may be."""
+    match = re.fullmatch(r"([1-9][0-9]{0,3})(%?)", text.strip())
+    if not match or (match[2] and int(match[1]) > 100):
+        raise ValueError(f"{text!r} is neither a number of hosts (3) nor a share of them (25%)")
+    number = int(match[1])
+    return Batch(percent=number) if match[2] else Batch(size=number)
+
+
+@dataclass(frozen=True)
+class Options:
+    """canary 0: no canary, batches from the first host on."""
+
+    canary: int = 1
+    batch: Batch = field(default_factory=lambda: Batch(percent=25))
+    pause: bool = False
+    max_failures: int = 0
+
+
+@dataclass(frozen=True)
+class Course:
+    """hosts: in their order. outcomes: of those that had their turn. agreed: how many outcomes
+    somebody has seen and agreed to go on after."""
+
+    hosts: tuple[str, ...]
+    options: Options
+    outcomes: Mapping[str, Kind] = field(default_factory=dict)
+    agreed: int = 0
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        return tuple(host for host in self.hosts if host not in self.outcomes)
+
+    def had(self, *kinds: Kind) -> tuple[str, ...]:
+        return tuple(host for host in self.hosts if self.outcomes.get(host) in kinds)
+
+
+@dataclass(frozen=True)
+class Step:
+    """hosts: those to switch now, for `go`. why: in words, for `stop`."""
+
+    what: Literal["go", "ask", "stop", "done"]
+    hosts: tuple[str, ...] = ()
+    why: str = ""
+
+
+def next_step(course: Course) -> Step:
+    """What a rollout does after what has happened so far."""
+    why = _reason_to_stop(course)
+    if why:
+        return Step("stop", why=why)
+    if not course.waiting:
+        return Step("done")
+    if course.options.pause and len(course.outcomes) > course.agreed:
+        return Step("ask")
+    return Step("go", course.waiting[: _size(course)])
+
+
+def _reason_to_stop(course: Course) -> str:
+    failed, down = course.had(*FAILURES), course.had(Kind.DOWN)
+    proven = course.had(Kind.LIVE)
+    if down:
+        return f"{', '.join(down)} serves nothing"
+    if course.options.canary and not proven and course.had(Kind.BACK):
+        return f"the canary {', '.join(course.had(Kind.BACK))} went back to its previous release"
+    if len(failed) > course.options.max_failures:
+        allowed = course.options.max_failures
+        return f"{', '.join(failed)} failed" + (f", and {allowed} may fail" if allowed else "")
+    return ""
+
+
+def _size(course: Course) -> int:
+    if course.options.canary and not course.had(Kind.LIVE, Kind.SAME):
+        return course.options.canary
+    return course.options.batch.of(len(course.hosts))
+
+
+def groups_foreseen(hosts: Sequence[str], options: Options) -> tuple[tuple[str, ...], ...]:
+    """The groups in which the hosts go while nothing fails: for the plan."""
+    course, groups = Course(tuple(hosts), options), []
+    while (step := next_step(course)).what in ("go", "ask"):
+        if step.what == "go":
+            groups.append(step.hosts)
+        live = dict.fromkeys(step.hosts, Kind.LIVE)
+        course = Course(
+            course.hosts, options, {**course.outcomes, **live}, agreed=len(course.outcomes)
+        )
+    return tuple(groups)
+
+
+def exit_code(course: Course, step: Step) -> Code:
+    """Of a rollout that has ended with `step`: the worst of what became of its hosts."""
+    if step.what == "ask":
+        return Code.PAUSED
+    if course.had(Kind.DOWN):
+        return Code.DOWN
+    if course.had(Kind.LOST):
+        return Code.LOST
+    if step.what == "stop":
+        return Code.STOPPED
+    return Code.WITH_FAILURES if course.had(*FAILURES) else Code.DONE
