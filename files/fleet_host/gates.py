@@ -205,6 +205,6 @@ def _refuse_death(unit: str, invocation: str) -> None:
 def _over_budget(gates: Gates, asked: int, failed: int, last: str) -> _NotPassedError:
     return _NotPassedError(
         f"{failed} of {asked} questions of its soak had no answer within rollout.answer_seconds = "
-        f"{gates.answer_seconds:g}, more than rollout.error_budget = {gates.error_budget:g} "
-        f"allows; the last one: {last}."
+        f"{gates.answer_seconds:g}, more than rollout.error_budget_percent = "
+        f"{100 * gates.error_budget:g} allows; the last one: {last}."
     )

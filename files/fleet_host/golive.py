@@ -51,6 +51,9 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         if not engine.on_disk(wish.engine, wish.release):
             raise _not_staged(wish)
         _refuse_incomplete(wish)
+        hold.refuse(wish.engine, wish.release)
+        if not wish.probe.model:
+            wish = replace(wish, probe=probe_of(wish, wish.release))
         answer, drained, judged = serving_already(wish), None, None
         if answer is not None:
             if ground.interrupted:  # perhaps before it had passed its gates

@@ -38,7 +38,7 @@ def read_wish(spec: dict[str, Any]) -> Wish:
         unit=fields.text(spec, "unit", f"llm-engine@{name}.service"),
         probe=probe.Probe(
             path=fields.text(asked, "path", "/v1/completions"),
-            model=fields.text(asked, "model"),
+            model=fields.text(asked, "model"),  # "": the release's own
             prompt=fields.text(asked, "prompt", "1, 2, 3,"),
             max_tokens=fields.whole(asked, "max_tokens", 4),
         ),

@@ -68,6 +68,19 @@ def end(request: dict[str, Any]) -> dict[str, Any]:
     return {"changed": True, "hold": there}
 
 
+def refuse(name: str, release: str) -> None:
+    """HostError for a release that a hold rejects: a deploy that did not know of it must not."""
+    there = read(name)
+    if there is None or release not in there.get("rejected", []):
+        return
+    raise HostError(
+        f"release {release} of engine {name} is held back",
+        f"{there.get('who')} rolled this host back to {there.get('kept')} at {there.get('when')}: "
+        f"{there.get('why')}.",
+        "If it is to come after all: fleet unhold INVENTORY, then run the same command again.",
+    )
+
+
 def end_for(name: str, release: str) -> None:
     """A release has gone live: a hold that is about others is over."""
     there = read(name)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import conda, durable, engine, environment_space, events, fields, layout
+from . import conda, durable, engine, environment_space, events, fields, hold, layout
 from .environment_spec import COMPLETE
 from .errors import HostError
 from .ground import PENDING
@@ -121,6 +121,7 @@ def held_releases(name: str) -> dict[str, str]:
     if golive.get("phase") in PENDING:
         for key in ("previous", "from", "to"):
             held[str(golive.get(key))] = "a go-live is under way"
+    held[str((hold.read(name) or {}).get("kept"))] = "a rollback went back to it"
     held[str(engine.read_started(name).get("release"))] = "runs"
     for link in ("previous", "current"):
         held[str(engine.linked(name, link))] = link

@@ -33,7 +33,7 @@ def verification_for(plan: HostPlan) -> dict[str, Any]:
         "https_port": settings.gateway.https_port,
         "http_port": settings.gateway.http_port,
         "server_name": settings.gateway.server_name,
-        "model": settings.served_model_name,
+        "model": (plan.held and plan.held.served_model_name) or settings.served_model_name,
         "engine": settings.engine.name if plan.on("gpu") else None,
         "burst": {"requests": min(limits.ip_burst, limits.key_burst) + 40},
     }

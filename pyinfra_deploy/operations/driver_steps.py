@@ -11,7 +11,7 @@ from pyinfra.api import operation
 
 from pyinfra_deploy.operations import gate
 from pyinfra_deploy.operations.calling import answer_of, lease_renewal, on_host
-from pyinfra_deploy.operations.engine_steps import go_live_spec
+from pyinfra_deploy.operations.go_live import go_live_spec
 from pyinfra_deploy.operations.jobs import run_job
 from pyinfra_deploy.operations.program import ConnectionLost, HostRefused, call_through_outages
 

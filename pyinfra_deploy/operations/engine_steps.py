@@ -10,8 +10,9 @@ from pyinfra.api import operation
 from pyinfra_deploy.operations import fan_out, gate
 from pyinfra_deploy.operations.argument_steps import arguments_reviewed
 from pyinfra_deploy.operations.calling import answer_of, lease_renewal, on_host
+from pyinfra_deploy.operations.go_live import go_back, go_live_spec, run_go_live, tell
 from pyinfra_deploy.operations.jobs import run_job
-from pyinfra_deploy.operations.run import this_run
+from pyinfra_deploy.operations.rollout_run import this_rollout
 from pyinfra_deploy.operations.service_checks import verified
 
 if TYPE_CHECKING:
@@ -20,14 +21,8 @@ if TYPE_CHECKING:
     from pyinfra.api import Host, State
 
     from pyinfra_deploy.operations.calling import Commands
+    from pyinfra_deploy.planning.hold import Hold
     from pyinfra_deploy.planning.host_plan import HostPlan
-    from pyinfra_deploy.settings.schema import Settings
-
-# Importing torch and vLLM takes half a minute of two cores, minutes from a slow or busy disk; a
-# driver that hangs never answers.
-PROOF_SECONDS = 900
-# Values of vLLM's tokenizer-mode that load with transformers' AutoTokenizer.
-TRANSFORMERS_TOKENIZERS = ("auto", "hf", "slow")
 
 # Filled while a run executes, read by a later step of the same host: a model's digest is known only
 # once it has been pulled.
@@ -94,89 +89,35 @@ def go_live(plan: HostPlan, verification: Mapping[str, Any] | None) -> Commands:
                 text += "; this host still serves its present release"
             host.log_styled(text, fg="red", log_func=logger.error)
             return False
-        ok = _stage_and_switch(state, host, plan)
-        if ok and verification is not None:
+        result = _stage_and_switch(state, host, plan)
+        ok = result is not None
+        if result is not None and verification is not None:
             ok = verified(state, host, plan, verification)
-        if not ok:
+            if not ok:
+                go_back(state, host, plan.settings, "it was not what a client has to see")
+        # A rollout's hosts of one group go at once; what comes after them is its own to say.
+        if not ok and this_rollout() is None:
             gate.close(state, host)
+        if ok:
+            tell(host, result=result)
         return ok
 
     yield on_host(switch)
 
 
-def go_live_spec(
-    settings: Settings, release: str, served_model_name: str, gpus: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """The go-live job's input (files/fleet_host/golive.py), for a release that is staged. gpus: the
-    planned GPUs' UUIDs, which its proof has to see; empty: it takes those that it sees."""
-    engine = settings.engine
-    return {
-        "llm_root": settings.llm_root,
-        "engine": engine.name,
-        "release": release,
-        "unit": f"llm-engine@{engine.name}.service",
-        "probe": {
-            "path": "/v1/completions",
-            "model": served_model_name,
-            "prompt": "1, 2, 3,",
-            "max_tokens": 4,
-        },
-        "start_timeout_seconds": engine.start_timeout_seconds,
-        "stall_timeout_seconds": engine.stall_timeout_seconds,
-        "drain_seconds": engine.drain_seconds,
-        "proof": proof_spec(settings, gpus),
-        "fitness": fitness_spec(settings),
-        "enable": True,
-        "ask_parser": True,
-        "run": this_run().run,
-    }
-
-
-def proof_spec(settings: Settings, gpus: tuple[str, ...]) -> dict[str, Any] | None:
-    """What go-live proves of a release that is new on the host (files/fleet_host/proof.py)."""
-    if settings.engine.proof == "off":
-        return None
-    return {
-        "device": settings.runtime.device if settings.runtime else "cuda",
-        "gpus": list(gpus),
-        "trust_remote_code": settings.engine.args.get("trust-remote-code") is True,
-        "timeout_seconds": PROOF_SECONDS,
-    }
-
-
-def fitness_spec(settings: Settings) -> dict[str, Any] | None:
-    """How go-live examines a model's tokenizer (files/fleet_host/fitness.py); None: not at all,
-    also where vLLM uses none, or one that transformers does not load."""
-    assert settings.model is not None
-    args = settings.engine.args
-    another = any(
-        (
-            args.get("skip-tokenizer-init") is True,
-            args.get("tokenizer") is not None,
-            args.get("tokenizer-mode", "auto") not in TRANSFORMERS_TOKENIZERS,
-        )
-    )
-    if settings.model.fitness == "off" or another:
-        return None
-    template = args.get("chat-template")
-    return {
-        "trust_remote_code": args.get("trust-remote-code") is True,
-        "chat_template": str(template) if template else None,
-        "tools": args.get("enable-auto-tool-choice") is True,
-        "timeout_seconds": PROOF_SECONDS,
-    }
-
-
-def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> bool:
+def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> dict[str, Any] | None:
+    """The go-live's result; None after a failure, which has been reported."""
     assert plan.release is not None
     release, settings = plan.release, plan.settings
     assert settings.runtime is not None
     root, engine = settings.llm_root, settings.engine
+    if plan.held is not None:
+        return _start_what_is_held(state, host, plan, plan.held)
     # What this run has pulled is newer than what the plan saw.
     digest = _pulled.get(host.name) or str(plan.model_digest)
     identity = release.id_with(digest)
     if not arguments_reviewed(state, host, plan, identity):
-        return False
+        return None
     staged = answer_of(
         state,
         host,
@@ -199,7 +140,7 @@ def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> bool:
         root,
     )
     if staged is None:
-        return False
+        return None
     bound = answer_of(
         state,
         host,
@@ -209,20 +150,15 @@ def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> bool:
         root,
     )
     if bound is None:
-        return False
+        return None
     spec = go_live_spec(settings, identity, settings.served_model_name, plan.gpus)
-    result = run_job(
-        state,
-        host,
-        kind="golive",
-        job_id=engine.name,
-        spec=spec,
-        llm_root=root,
-        step="go-live",
-        renew=lease_renewal(state, host, root),
-    )
-    if result is None:
-        return False
-    for text in result.get("warnings", []):
-        host.log_styled(f"go-live: {text}", fg="yellow", log_func=logger.warning)
-    return True
+    return run_go_live(state, host, settings, spec)
+
+
+def _start_what_is_held(
+    state: State, host: Host, plan: HostPlan, hold: Hold
+) -> dict[str, Any] | None:
+    """The release that a rollback went back to: it was staged and proven when it came."""
+    spec = go_live_spec(plan.settings, hold.kept, hold.served_model_name, plan.gpus)
+    # These are about the arguments and the model that the settings name.
+    return run_go_live(state, host, plan.settings, spec | {"ask_parser": False, "fitness": None})

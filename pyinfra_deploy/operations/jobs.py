@@ -56,13 +56,16 @@ def run_job(
     except HostRefused as refusal:
         report_refusal(host, step, refusal)
     except ConnectionLost as error:
-        host.log_styled(
-            f"{step}: the host cannot be reached ({error}); its job llm-{kind}@{job_id} goes on by "
-            "itself. Run the same command again when the host is back: it joins the job.",
-            fg="red",
-            log_func=logger.error,
-        )
+        text = lost_text(kind, job_id, step, error)
+        host.log_styled(text, fg="red", log_func=logger.error)
     return None
+
+
+def lost_text(kind: str, job_id: str, step: str, error: ConnectionLost) -> str:
+    return (
+        f"{step}: the host cannot be reached ({error}); its job llm-{kind}@{job_id} goes on by "
+        "itself. Run the same command again when the host is back: it joins the job."
+    )
 
 
 def job_result(

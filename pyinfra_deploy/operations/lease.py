@@ -14,6 +14,8 @@ from pyinfra_deploy.operations.program import (
     reconnecting,
     report_refusal,
 )
+from pyinfra_deploy.operations.rollout_run import TTL_SECONDS as ROLLOUT_TTL_SECONDS
+from pyinfra_deploy.operations.rollout_run import this_rollout
 from pyinfra_deploy.operations.run import is_dead_run_of_this_machine, this_run
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def acquire(
     """
     spec = {
         **this_run().as_spec(),
-        "ttl_seconds": TTL_SECONDS,
+        "ttl_seconds": ttl_seconds(),
         "generation_seen": generation_seen,
     }
     if lease_seen and is_dead_run_of_this_machine(lease_seen):
@@ -66,11 +68,15 @@ def acquire(
     return True
 
 
+def ttl_seconds() -> int:
+    return TTL_SECONDS if this_rollout() is None else ROLLOUT_TTL_SECONDS
+
+
 def renew(state: State, host: Host, *, llm_root: str) -> None:
     """Push the lease's expiry away; a lost lease is said, and the next change finds out."""
     if host.name not in _held:
         return
-    spec = {**this_run().as_spec(), "ttl_seconds": TTL_SECONDS}
+    spec = {**this_run().as_spec(), "ttl_seconds": ttl_seconds()}
     try:
         call(state, host, "lease renew", spec, llm_root=llm_root)
     except (HostRefused, ConnectionLost) as error:
@@ -80,8 +86,8 @@ def renew(state: State, host: Host, *, llm_root: str) -> None:
 def release(state: State, host: Host) -> None:
     """Give the lease back; it expires by itself when this fails."""
     llm_root = _held.pop(host.name, None)
-    if llm_root is None:
-        return
+    if llm_root is None or this_rollout() is not None:
+        return  # a rollout's hosts are given back by the rollout, at its end
     spec = {**this_run().as_spec()}
     try:
         call(state, host, "lease release", spec, llm_root=llm_root, timeout_seconds=30)

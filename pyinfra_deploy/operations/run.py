@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pyinfra_deploy.operations.rollout_run import this_rollout
+
 
 @dataclass(frozen=True)
 class Run:
@@ -29,6 +31,12 @@ class Run:
 
 @cache
 def this_run() -> Run:
+    """A step of a rollout is the rollout's: hosts know it by that one."""
+    rollout = this_rollout()
+    return Run(**rollout.run) if rollout is not None else own_run()
+
+
+def own_run() -> Run:
     return Run(
         owner=f"{getpass.getuser()}@{socket.gethostname()}",
         machine=machine_identity(),

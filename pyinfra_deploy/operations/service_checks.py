@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra.api import operation
 
 from pyinfra_deploy.operations.calling import answer_of, on_host
+from pyinfra_deploy.operations.go_live import go_back
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,14 @@ def verify_service(plan: HostPlan, verification: Mapping[str, Any]) -> Commands:
 
         verify_service(name="Verify through HTTPS", plan=plan, verification=verification)
     """
-    yield on_host(lambda state, host: verified(state, host, plan, verification))
+
+    def verify(state: State, host: Host) -> bool:
+        ok = verified(state, host, plan, verification)
+        if not ok:
+            go_back(state, host, plan.settings, "it was not what a client has to see")
+        return ok
+
+    yield on_host(verify)
 
 
 def verified(state: State, host: Host, plan: HostPlan, verification: Mapping[str, Any]) -> bool:

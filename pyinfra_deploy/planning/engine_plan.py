@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import wanted
 from pyinfra_deploy.planning.finding import Finding
+from pyinfra_deploy.planning.hold import applies
 from pyinfra_deploy.planning.placement import environment_of, names_masked_gpus
 from pyinfra_deploy.planning.release import (
     digest_of_text,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyinfra_deploy.planning.artefacts import Artefacts
+    from pyinfra_deploy.planning.hold import Hold
     from pyinfra_deploy.planning.model_lock import ModelLock
     from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.planning.wanted import Environment
@@ -86,17 +88,20 @@ def plan_engine(
     serving = unit.get("active") == "active" and bool(engine.get("current"))
     binding = environment_file(environment_of(placement, settings.runtime.vllm))
     live = (snapshot.get("sysctl") or {}).get("vm.max_map_count") or {}
+    digest = _model_digest(lock, record)
+    held = applies(engine.get("hold"), release.id_with(digest) if digest else None)
     return {
         "map_count": _map_count(settings, live),
         "runtime": runtime if wanted.missing(runtime, environments) else None,
         "pull": _pull(settings, client.path, artefacts) if record is None else None,
-        "model_digest": _model_digest(lock, record),
+        "model_digest": digest,
+        "held": held,
         "release": release,
         "binding": binding,
         "gpus": tuple(gpu.uuid for gpu in placement.gpus if gpu.uuid) if placement else (),
         "serving": serving,
         "go_live": _go_live_reason(
-            release, record, engine, unit, binding, _go_live_runs(settings, snapshot)
+            release, record, engine, unit, binding, _go_live_runs(settings, snapshot), held
         ),
     }
 
@@ -123,7 +128,8 @@ def go_live_findings(
     asked = ((snapshot.get("engines") or {}).get(name) or {}).get("golive_asked")
     if not asked or plan["model_digest"] is None or not _go_live_runs(settings, snapshot):
         return ()
-    identity = plan["release"].id_with(plan["model_digest"])
+    held = plan["held"]
+    identity = held.kept if held else plan["release"].id_with(plan["model_digest"])
     if asked == identity:
         return ()
     unit = GO_LIVE_UNIT.format(name=name)
@@ -195,9 +201,11 @@ def _go_live_reason(
     unit: Mapping[str, Any],
     binding: str,
     runs: bool,
+    held: Hold | None,
 ) -> str:
     """Why the engine must be switched or started; empty when it runs what is wanted. runs: a
-    go-live is at work on the host, perhaps of a run that was killed.
+    go-live is at work on the host, perhaps of a run that was killed. held: what it is to run
+    instead of what the settings ask for.
 
     What runs is compared, not what this run changed: an interrupted run loses no restart.
     """
@@ -207,11 +215,15 @@ def _go_live_reason(
         return f"a go-live to {to} is running: it is joined"
     if not current:
         return "nothing is live yet"
-    if record is None:
+    if held is not None:
+        identity = held.kept
+    elif record is None:
         return "the model has to be pulled first"
-    identity = release.id_with(str(record["model_digest"]))
+    else:
+        identity = release.id_with(str(record["model_digest"]))
     if current != identity:
-        return f"release {identity} instead of {current}"
+        kept = ", which is held," if held is not None else ""
+        return f"release {identity}{kept} instead of {current}"
     staged = (engine.get("releases") or {}).get(current)
     if not isinstance(staged, dict) or "error" in staged:
         return f"release {current} is no longer on the host in full"
@@ -228,8 +240,10 @@ def _go_live_reason(
     started = engine.get("started") or {}
     if started.get("release") != identity:
         return f"release {started.get('release')} is still running"
-    mended = record.get("mended")
-    if started.get("model_mended") != (mended.get("when") if isinstance(mended, dict) else None):
+    mended = record.get("mended") if record is not None else None
+    when = mended.get("when") if isinstance(mended, dict) else None
+    # The record is of the model that the settings ask for; a held release may have another one.
+    if held is None and started.get("model_mended") != when:
         return "files of the model were mended since the engine was started"
     # An engine that was started before there was a binding has none, which is an empty one.
     changed = (started.get("binding") or digest_of_text("")) != digest_of_text(binding)

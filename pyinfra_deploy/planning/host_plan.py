@@ -9,6 +9,7 @@ from pyinfra_deploy.planning import conda_plan, driver_install, model_care, want
 from pyinfra_deploy.planning.engine_care import UNIT_FILES, plan_engine_care
 from pyinfra_deploy.planning.engine_plan import go_live_findings, plan_engine
 from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, plan_gateway
+from pyinfra_deploy.planning.hold import hold_findings
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.model_care import plan_model_care
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.driver_install import DriverStep
     from pyinfra_deploy.planning.engine_plan import Release
     from pyinfra_deploy.planning.finding import Finding
+    from pyinfra_deploy.planning.hold import Hold
     from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.planning.wanted import Environment, ManagedFile
     from pyinfra_deploy.settings.schema import Settings
@@ -62,6 +64,7 @@ class HostPlan:
     go_live: str = ""
     serving: bool = False
     model_digest: str | None = None
+    held: Hold | None = None
     gateway_environment: Environment | None = None
     gateway_name: str = ""
     gateway_activate: str = ""
@@ -198,7 +201,8 @@ def plan_host(
         plan |= _plan_conda(host, settings, snapshot, plan)
         room = room_findings(host, settings.llm_root, snapshot, plan["runtime"])
         running = go_live_findings(host, settings, snapshot, plan)
-        plan["findings"] = (*plan["findings"], *room, *running)
+        held = hold_findings(host, settings.engine.name, plan)
+        plan["findings"] = (*plan["findings"], *room, *running, *held)
         if any(finding.severity == "refuse" for finding in plan["findings"]):
             return HostPlan(host=host, groups=groups, settings=settings, findings=plan["findings"])
         care = plan_engine_care(settings, snapshot, artefacts.units)

@@ -35,6 +35,7 @@ from pyinfra_deploy.settings.kinds import (
     Url,
     refuse,
 )
+from pyinfra_deploy.settings.rollout_section import Rollout as Rollout
 from pyinfra_deploy.settings.runtime_section import Runtime as Runtime
 from pyinfra_deploy.settings.secret import Secret
 from pyinfra_deploy.settings.section import LENIENT, Section, required, setting
@@ -357,6 +358,7 @@ class Settings(Section):
     model: Model | None = setting(None, "Required for the group gpu.", {})
     engine: Engine = setting(Engine(), "The engine.", {})
     gateway: Gateway | None = setting(None, "Required for the group gateway.", {})
+    rollout: Rollout = setting(Rollout(), "What a rollout asks of a release.", {})
 
     @property
     def served_model_name(self) -> str:

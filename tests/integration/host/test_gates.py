@@ -114,7 +114,7 @@ def test_some_questions_may_fail_where_the_budget_says_so(
     release.stage(upgrade.release_request("r3"))
     with pytest.raises(HostError) as caught:
         go(upgrade, gates(soak_seconds=1, error_budget=0.1), "r3")
-    assert "more than rollout.error_budget = 0.1" in caught.value.why
+    assert "more than rollout.error_budget_percent = 10 allows" in caught.value.why
     assert "was answered 500" in caught.value.why
     assert upgrade.linked("current") == "r2"
 

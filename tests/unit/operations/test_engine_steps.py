@@ -12,7 +12,7 @@ from pyinfra.api.operation import add_op
 from pyinfra.api.operations import run_ops
 
 from pyinfra_deploy.deploys.verify import verification_for
-from pyinfra_deploy.operations import engine_steps, gate, service_checks
+from pyinfra_deploy.operations import engine_steps, gate, go_live, service_checks
 from pyinfra_deploy.operations.order import keep_inventory_order
 from pyinfra_deploy.planning import host_plan
 from tests.fakes.pyinfra_host import ROOT, refusal
@@ -130,7 +130,7 @@ def test_which_tokenizer_is_examined_and_how(
     model: dict[str, Any], args: dict[str, Any], expected: dict[str, Any] | None
 ) -> None:
     settings = worlds.settings_with({"model": model, "engine": {"args": args}})
-    spec = engine_steps.fitness_spec(settings)
+    spec = go_live.fitness_spec(settings)
     assert spec == (None if expected is None else {**expected, "timeout_seconds": 900})
 
 
