@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pyinfra_deploy.deploys.verify import verification_for
 from pyinfra_deploy.planning import host_plan
-from pyinfra_deploy.planning.host_plan import HostPlan
 from tests.unit.planning import worlds
+
+if TYPE_CHECKING:
+    from pyinfra_deploy.planning.host_plan import HostPlan
 
 OLD, NEW = {"max-model-len": 8192}, {"max-model-len": 4096}
 
