@@ -23,6 +23,10 @@ COMMANDS = {
     "pyinfra_deploy.runtime.commands": ("runtime",),
     "pyinfra_deploy.model.commands": ("model",),
     "pyinfra_deploy.audit_commands": ("audit",),
+    "pyinfra_deploy.rollout_commands": ("rollout",),
+    "pyinfra_deploy.rollback_commands": ("rollback", "unhold"),
+    "pyinfra_deploy.lock_commands": ("lock",),
+    "pyinfra_deploy.report_commands": ("report",),
 }
 
 

@@ -8,9 +8,9 @@ import gc
 import json
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyinfra_deploy import facts_commands, plan_report
 from pyinfra_deploy.deploys.artefacts import artefacts_for
@@ -78,10 +78,8 @@ def register(commands: Any) -> None:
 def _plan(arguments: argparse.Namespace) -> int:
     fleet = load_fleet(arguments.inventory)
     hosts = facts_commands.chosen(fleet, arguments.limit, arguments.exclude)
-    with _without_collector(), tempfile.TemporaryDirectory(prefix="fleet-plan-") as scratch:
-        directory, not_read, printed = _facts(fleet, hosts, arguments.facts, Path(scratch))
-        known = [fleet.hosts[host] for host in hosts if host not in not_read]
-        found = in_shares(lambda host: _host(fleet, host, directory, arguments.model_config), known)
+    read = read_hosts(fleet, hosts, arguments.facts, arguments.model_config)
+    found, not_read, printed = [(one.foresight, one.changes) for one in read.found], *read[1:]
     if arguments.json:
         document = _document(found, not_read, fleet, layouts=arguments.layouts)
         print(json.dumps(document, indent=2))
@@ -94,6 +92,43 @@ def _plan(arguments: argparse.Namespace) -> int:
     if any(one.refused_for_sure for one in foresights):
         return REFUSED
     return UNKNOWN if not_read or any(one.unknown for one in foresights) else 0
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """One host as it was read and planned. plan: None where it is refused, or nothing is known of
+    what is on it. snapshot: None where the facts have none."""
+
+    foresight: Foresight
+    plan: HostPlan | None = None
+    snapshot: Mapping[str, Any] | None = None
+
+    @property
+    def changes(self) -> list[str] | None:
+        """What a deploy would change; None where that is not known."""
+        return self.plan.reasons() if self.plan is not None else None
+
+
+class Read(NamedTuple):
+    """found: of each host that could be read. printed: what was said while reading."""
+
+    found: list[Foreseen]
+    not_read: list[str]
+    printed: str
+
+
+def read_hosts(
+    fleet: Fleet,
+    hosts: Sequence[str],
+    facts: Path | None = None,
+    model_config: Path | None = None,
+) -> Read:
+    """Read hosts and plan each of them; nothing is changed. facts: read before, into a directory"""
+    with _without_collector(), tempfile.TemporaryDirectory(prefix="fleet-plan-") as scratch:
+        directory, not_read, printed = _facts(fleet, hosts, facts, Path(scratch))
+        known = [fleet.hosts[host] for host in hosts if host not in not_read]
+        found = in_shares(lambda host: _host(fleet, host, directory, model_config), known)
+    return Read(found, not_read, printed)
 
 
 @contextlib.contextmanager
@@ -119,16 +154,13 @@ def _facts(
     return scratch, missed, printed
 
 
-def _host(
-    fleet: Fleet, host: FleetHost, directory: Path, model_config: Path | None
-) -> tuple[Foresight, list[str] | None]:
-    """(what is foreseen, what a deploy would change: None where that is not known)."""
+def _host(fleet: Fleet, host: FleetHost, directory: Path, model_config: Path | None) -> Foreseen:
     settings, today = host.settings, datetime.datetime.now(datetime.UTC).date()
     try:
         outputs = raw.read_directory(directory / host.name)
     except UnreadableOutput as error:
         # Nothing is judged: what is not known would be taken for absent.
-        return unknown_host(host.name, _not_collected(host.name, directory, error)), None
+        return Foreseen(unknown_host(host.name, _not_collected(host.name, directory, error)))
     more: list[Finding] = []
     hardware = assemble(host.name, outputs, settings.llm_root)
     snapshot = _snapshot(outputs)
@@ -145,8 +177,8 @@ def _host(
     if "gpu" not in host.groups:
         foresight = foresee_plain(hardware, settings, today, more)
         if snapshot is None or foresight.refused:
-            return foresight, None
-        return foresight, _host_plan(fleet, host, snapshot, None).reasons()
+            return Foreseen(foresight, snapshot=snapshot)
+        return Foreseen(foresight, _host_plan(fleet, host, snapshot, None), snapshot)
     more += upgrade_findings(host.name, settings, snapshot)
     model = _model(fleet, settings, model_config)
     lock, _ = _locks(settings, fleet.root)
@@ -160,12 +192,13 @@ def _host(
         sources=snapshot.get("driver") if snapshot is not None else None,
     )  # fmt: skip
     if snapshot is None or foresight.refused:
-        return foresight, None
+        return Foreseen(foresight, snapshot=snapshot)
     plan = _host_plan(fleet, host, snapshot, foresight)
     if plan.refused:
         # For what only the comparison with the host tells, such as a go-live that runs there.
-        return replace(foresight, findings=(*foresight.findings, *plan.refused)), None
-    return foresight, plan.reasons()
+        refused = replace(foresight, findings=(*foresight.findings, *plan.refused))
+        return Foreseen(refused, snapshot=snapshot)
+    return Foreseen(foresight, plan, snapshot)
 
 
 def _locks(settings: Settings, root: Path) -> tuple[str, str]:

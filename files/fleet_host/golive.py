@@ -142,15 +142,15 @@ def serving_already(wish: Wish) -> str | None:
         return None
 
 
-def settle(wish: Wish, ground: Ground) -> bool:
-    """The end of a go-live that succeeded: survives a reboot, and says done."""
+def settle(wish: Wish, ground: Ground, **more: Any) -> bool:
+    """The end of a go-live that succeeded: survives a reboot, and says done, with `more`."""
     changed = ground.interrupted
     if wish.enable and engine.unit_state(wish.unit)["UnitFileState"] != "enabled":
         systemctl.call(["enable", wish.unit])
         changed = True
     earlier = durable.read_json(engine.home(wish.engine) / "golive.json") or {}
     if changed or (earlier.get("phase"), earlier.get("to")) != ("done", wish.release):
-        note(wish, ground, "done")
+        note(wish, ground, "done", **more)
     return changed
 
 
@@ -265,8 +265,9 @@ def switch(wish: Wish, ground: Ground, progress: Progress) -> tuple[str, gates.F
         )
     except UnhealthyError as failure:
         raise go_back(wish, ground, failure, progress) from failure
+    took = round(time.time() - since, 1)
     judged = judge(wish, ground, progress, since)
-    settle(wish, ground)
+    settle(wish, ground, start_seconds=took)
     keep_figures(wish, since, progress)
     return answer, judged
 

@@ -562,6 +562,9 @@ def engine_state(root: str, name: str) -> Json:
         "golive_asked": golive_asked(f"{root}/jobs/golive/{name}/spec.json"),
         "start": json_or_none(home + "/start.json"),
         "hold": json_or_none(home + "/hold.json"),
+        # Of what is live, for what a change would make different.
+        "configuration": text_or_none(home + "/current/config.yaml"),
+        "environment": text_or_none(home + "/current/env"),
         "socket": os.path.exists(run + "/http.sock"),
         "draining": os.path.exists(f"/run/llm/drain/{name}"),
         "drained": drain_flag(f"/run/llm/drain/{name}"),

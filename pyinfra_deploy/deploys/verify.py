@@ -10,6 +10,7 @@ from pyinfra_deploy.operations import service_checks
 
 if TYPE_CHECKING:
     from pyinfra_deploy.planning.host_plan import HostPlan
+    from pyinfra_deploy.settings.schema import Settings
 
 
 @deploy("Verify")
@@ -25,15 +26,24 @@ def verify(plan: HostPlan) -> None:
 
 def verification_for(plan: HostPlan) -> dict[str, Any]:
     """The input of the host program's `verify`."""
-    settings = plan.settings
-    assert settings.gateway is not None
+    found = verification_of(plan.settings, plan.groups)
+    assert found is not None
+    if plan.held is not None and plan.held.served_model_name:
+        found["model"] = plan.held.served_model_name
+    return found
+
+
+def verification_of(settings: Settings, groups: frozenset[str]) -> dict[str, Any] | None:
+    """The same, of what the settings ask for; None for a host without a gateway."""
+    if "gateway" not in groups or settings.gateway is None:
+        return None
     assert settings.model is not None
     limits = settings.gateway.rate_limit
     return {
         "https_port": settings.gateway.https_port,
         "http_port": settings.gateway.http_port,
         "server_name": settings.gateway.server_name,
-        "model": (plan.held and plan.held.served_model_name) or settings.served_model_name,
-        "engine": settings.engine.name if plan.on("gpu") else None,
+        "model": settings.served_model_name,
+        "engine": settings.engine.name if "gpu" in groups else None,
         "burst": {"requests": min(limits.ip_burst, limits.key_burst) + 40},
     }

@@ -23,21 +23,27 @@ echo "{digest}  $new" | sha256sum --check --status || {{
 {directory} "${{said:-it arrived cut}}"; exit 1; }}
 chmod 0755 "$new"
 answer=$("$new" {command}) || {{ code=$?; printf '%s\\n' "$answer"; exit "$code"; }}
-sync "$new"; mv -f "$new" {target}; sync {directory}
+{keep}
 find {directory} -maxdepth 1 -name 'fleet-host.new.*' -mmin +60 -delete
 printf '%s\\n' "$answer"
 """
 
 
-def command(llm_root: str, program: bytes, words: str) -> StringCommand:
+KEEP = 'sync "$new"; mv -f "$new" {target}; sync {directory}'
+
+
+def command(llm_root: str, program: bytes, words: str, *, keep: bool = True) -> StringCommand:
     """A shell's line that runs `words` of a program that comes on stdin, and then installs it.
 
     Exit code and output are those of the command; after a refusal nothing is left on the host.
+    keep: False leaves the host's own program as it is in any case.
     """
+    directory, target = shlex.quote(f"{llm_root}/bin"), shlex.quote(f"{llm_root}/bin/fleet-host")
     return StringCommand(
         SCRIPT.format(
-            directory=shlex.quote(f"{llm_root}/bin"),
-            target=shlex.quote(f"{llm_root}/bin/fleet-host"),
+            directory=directory,
+            target=target,
+            keep=KEEP.format(directory=directory, target=target) if keep else ":",
             size=len(_encoded(program)) + 1,
             digest=hashlib.sha256(program).hexdigest(),
             command=words,

@@ -101,19 +101,22 @@ def call(
     llm_root: str,
     timeout_seconds: int = CALL_TIMEOUT_SECONDS,
     installing: bytes | None = None,
+    borrowing: bytes | None = None,
 ) -> dict[str, Any]:
     """Run `fleet-host COMMAND` with `spec` on stdin; returns its JSON document.
 
     installing: a program to run instead of the host's, and to put in its place if that succeeds.
+    borrowing: one to run instead, which leaves the host's as it is.
     Nothing of the spec is in argv or in a log. Raises HostRefused when the program refuses and
     ConnectionLost when SSH breaks or no answer came in `timeout_seconds` (a cut network gives no
     error by itself).
     """
     program = f"{llm_root}/bin/fleet-host"
     line, stdin = StringCommand(shlex.quote(program), command), json.dumps(dict(spec))
-    if installing is not None:
-        line = install.command(llm_root, installing, command)
-        stdin = install.standard_input(installing, dict(spec))
+    brought = installing or borrowing
+    if brought is not None:
+        line = install.command(llm_root, brought, command, keep=installing is not None)
+        stdin = install.standard_input(brought, dict(spec))
     if not host.connected:
         # After a reconnect that failed; pyinfra's connector would break with an AttributeError.
         raise ConnectionLost("the host does not answer")

@@ -1,0 +1,23 @@
+"""Take hosts back to releases that they have kept: `fleet rollback` runs this, as one step a group.
+
+    pyinfra -y --data targets=/tmp/targets.json inventories/prod.py \
+        pyinfra_deploy/deploys/roll_back.py
+
+The file: {HOST: {kept, rejected, who, why, switch}} (operations/rollback_steps.py).
+"""
+
+import json
+from pathlib import Path
+
+from pyinfra import host
+
+from pyinfra_deploy.deploys.verify import verification_of
+from pyinfra_deploy.operations import rollback_steps
+
+settings = host.data.settings
+rollback_steps.roll_back(
+    name="Roll back",
+    settings=settings,
+    target=json.loads(Path(host.data.targets).read_text())[host.data.fleet["host"]],
+    verification=verification_of(settings, frozenset(host.groups)),
+)

@@ -1,0 +1,105 @@
+"""Going back to a release that a host has kept: nothing is pulled, built or staged for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyinfra.api import operation
+
+from pyinfra_deploy.operations import lease
+from pyinfra_deploy.operations.calling import answer_of, on_host
+from pyinfra_deploy.operations.go_live import (
+    STEP,
+    go_back,
+    go_live_spec,
+    run_go_live,
+    said_of,
+    tell,
+)
+from pyinfra_deploy.operations.program import ConnectionLost, HostRefused, call, report_refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyinfra.api import Host, State
+
+    from pyinfra_deploy.operations.calling import Commands
+    from pyinfra_deploy.settings.schema import Settings
+
+STEP_BACK = "rollback"
+
+
+@operation()
+def roll_back(
+    settings: Settings, target: Mapping[str, Any], verification: Mapping[str, Any] | None
+) -> Commands:
+    """Hold the host at a kept release, and go live with it where it does not run. A release that
+    fails its gates is gone back from, and the hold is given up again.
+
+    + settings: the host's
+    + target: {kept, rejected, who, why, switch}; switch: whether it runs another one now
+    + verification: input of `verify` for a host with a gateway; its model is the kept release's
+
+    **Example:**
+
+    .. code:: python
+
+        roll_back(name="Roll back", settings=settings, target=target, verification=None)
+    """
+
+    def back(state: State, host: Host) -> bool:
+        root, name = settings.llm_root, settings.engine.name
+        taken = lease.acquire(state, host, llm_root=root, generation_seen=None, lease_seen=None)
+        if not taken:
+            return False
+        request = {key: target[key] for key in ("kept", "rejected", "who", "why")}
+        try:
+            held = call(state, host, "hold begin", {"engine": name, **request}, llm_root=root)
+        except HostRefused as refusal:
+            report_refusal(host, STEP_BACK, refusal)
+            tell(host, error={"step": STEP_BACK, **said_of(refusal)}, release=target["kept"])
+            return False
+        except ConnectionLost as error:
+            host.log(f"{STEP_BACK}: the connection was lost ({error})")
+            return False
+        if not target["switch"]:
+            tell(host, result={"release": target["kept"], "changed": False})
+            return True
+        served = str((held.get("hold") or {}).get("served_model_name") or "")
+        return _switched(state, host, settings, target["kept"], served, verification)
+
+    yield on_host(back)
+
+
+def _switched(
+    state: State,
+    host: Host,
+    settings: Settings,
+    kept: str,
+    served: str,
+    verification: Mapping[str, Any] | None,
+) -> bool:
+    # It has been asked about, examined and proven when it came; a proof that still holds is quick.
+    spec = go_live_spec(settings, kept, served) | {"ask_parser": False, "fitness": None}
+    result = run_go_live(state, host, settings, spec)
+    if result is None:
+        _give_up_hold(state, host, settings)
+        return False
+    if verification is not None:
+        request = {**verification, "model": served or verification["model"]}
+        checked = answer_of(
+            state, host, "verify", "verify", request, settings.llm_root, timeout_seconds=600
+        )
+        if checked is None:
+            _give_up_hold(state, host, settings)
+            go_back(state, host, settings, "it was not what a client has to see")
+            return False
+    host.log(f"{STEP}: release {kept} serves again")
+    tell(host, result=result)
+    return True
+
+
+def _give_up_hold(state: State, host: Host, settings: Settings) -> None:
+    """What was gone back from is what serves: it must not be called rejected."""
+    request = {"engine": settings.engine.name, "who": "a rollback that failed"}
+    answer_of(state, host, STEP_BACK, "hold end", request, settings.llm_root)

@@ -1,0 +1,140 @@
+"""What became of a host in its turn, from what its run told and what the host itself says: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyinfra_deploy.rollout.policy import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# files/fleet_host/ground.py
+PENDING = ("draining", "proving", "switching", "starting", "judging", "reverting")
+WORDS = {
+    Kind.LIVE: "serves the release",
+    Kind.SAME: "served it already",
+    Kind.BACK: "went back and serves its previous release",
+    Kind.FAILED: "failed before it was switched",
+    Kind.DOWN: "SERVES NOTHING",
+    Kind.LOST: "was not reached to its end",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """release: the one that was to come. serves: the one that serves now, None where none does or
+    nobody knows. reason, fix, lines: of a failure; lines are the host's last words. gates, seconds:
+    as the go-live told them."""
+
+    host: str
+    kind: Kind
+    release: str | None = None
+    serves: str | None = None
+    reason: str = ""
+    fix: str = ""
+    lines: tuple[str, ...] = ()
+    gates: Mapping[str, Any] | None = None
+    seconds: float | None = None
+    drained: bool | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def in_words(self) -> str:
+        return f"{self.host}: {WORDS[self.kind]}" + (f": {self.reason}" if self.reason else "")
+
+
+def succeeded(host: str, wanted: str | None, told: Mapping[str, Any] | None) -> Outcome:
+    """Of a host whose run ended well. told: {result} of a go-live; None where it needed none."""
+    result = (told or {}).get("result")
+    result = result if isinstance(result, dict) else {}
+    release = str(result.get("release") or "") or wanted
+    return Outcome(
+        host, Kind.LIVE, release, release, gates=result.get("gates"),
+        seconds=result.get("seconds"), drained=result.get("drained"),
+        notes=tuple(map(str, result.get("warnings") or ())),
+    )  # fmt: skip
+
+
+def failed(
+    host: str,
+    rollout: str,
+    wanted: str | None,
+    told: Mapping[str, Any] | None,
+    said: Sequence[str],
+    seen: Mapping[str, Any] | None,
+) -> Outcome:
+    """Of a host whose run did not end well.
+
+    told: {error: {what, why, fix, detail}, back_to?} of its go-live, where it came to that. said:
+    what the run printed of it. seen: its `rollout status` afterwards, None: not reached.
+    """
+    error = (told or {}).get("error")
+    error = error if isinstance(error, dict) else {}
+    detail = tuple(map(str, error.get("detail") or ()))
+    reason = " ".join(filter(None, (str(error.get("what") or ""), str(error.get("why") or ""))))
+    release = (told or {}).get("release") or wanted
+    engine = (seen or {}).get("engine") or {}
+    kind, serves = _kind(rollout, told or {}, seen, engine)
+    return Outcome(
+        host, kind, release, serves,
+        reason=reason or _reason(said, seen, engine),
+        fix=str(error.get("fix") or ""),
+        lines=detail or tuple(said),
+    )  # fmt: skip
+
+
+def _kind(
+    rollout: str,
+    told: Mapping[str, Any],
+    seen: Mapping[str, Any] | None,
+    engine: Mapping[str, Any],
+) -> tuple[Kind, str | None]:
+    if seen is None:
+        return Kind.LOST, None
+    golive = engine.get("golive") or {}
+    ours, phase = golive.get("run") == rollout, golive.get("phase")
+    started = engine.get("started")
+    serves = started if engine.get("active") == "active" else None
+    if _at_work(engine):
+        return Kind.LOST, None
+    if ours and phase in PENDING:
+        return Kind.DOWN if serves is None else Kind.LOST, serves
+    if ours and phase == "failed":
+        return Kind.DOWN, serves
+    if ours and (phase == "reverted" or (told.get("back_to") and told["back_to"] == serves)):
+        return (Kind.BACK if serves else Kind.DOWN), serves
+    # Nothing of it was ever switched: whether the host serves is as it was before.
+    down = serves is None and engine.get("current") is not None
+    return (Kind.DOWN if down else Kind.FAILED), serves
+
+
+def _at_work(engine: Mapping[str, Any]) -> bool:
+    return engine.get("golive_active") in ("active", "activating", "deactivating")
+
+
+def _reason(said: Sequence[str], seen: Mapping[str, Any] | None, engine: Mapping[str, Any]) -> str:
+    if seen is None:
+        return said[-1] if said else "the host was not reached"
+    if _at_work(engine):
+        return "its go-live is still at work, and ends by itself; --resume joins it"
+    return said[-1] if said else "its run ended without a word"
+
+
+def from_status(
+    host: str, rollout: str, wanted: str | None, seen: Mapping[str, Any] | None
+) -> Outcome | None:
+    """What became of a host in an interrupted rollout, by what it says now; None: its turn is still
+    to come, or was cut off and is taken again."""
+    engine = (seen or {}).get("engine") or {}
+    golive = engine.get("golive") or {}
+    ours, phase = golive.get("run") == rollout, golive.get("phase")
+    if seen is None or _at_work(engine) or phase in PENDING:
+        return None
+    serves = engine.get("started") if engine.get("active") == "active" else None
+    if serves is not None and serves == wanted and phase in ("done", None):
+        return Outcome(host, Kind.LIVE if ours else Kind.SAME, wanted, serves)
+    if ours and phase == "reverted" and serves:
+        return Outcome(host, Kind.BACK, wanted, serves, reason=str(golive.get("cause") or ""))
+    return None

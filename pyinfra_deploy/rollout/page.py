@@ -1,0 +1,70 @@
+"""A run as one HTML page that needs nothing else: no script, no font, no image from elsewhere."""
+
+from __future__ import annotations
+
+import datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TEMPLATES = Path(__file__).resolve().parents[2] / "templates" / "reports"
+MARKS = {
+    "live": ("good", "serves the release"),
+    "same": ("good", "served it already"),
+    "back": ("bad", "went back"),
+    "failed": ("bad", "failed before the switch"),
+    "down": ("worst", "serves nothing"),
+    "lost": ("worst", "not reached"),
+    None: ("waiting", "not begun"),
+}
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("rollout.html.j2")
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """document: a record's (record.py), masked."""
+    hosts = [
+        {"name": name, "mark": MARKS[_kind(host)], "outcome": host.get("outcome") or {}, **host}
+        for name, host in document["hosts"].items()
+    ]
+    by_name = {host["name"]: host for host in hosts}
+    groups = [[by_name[name] for name in group if name in by_name] for group in document["groups"]]
+    grouped = {name for group in document["groups"] for name in group}
+    return _template().render(
+        run=document,
+        groups=groups,
+        others=[host for host in hosts if host["name"] not in grouped],
+        hosts=hosts,
+        end=document.get("end"),
+        seconds=_seconds(document),
+    )
+
+
+def _kind(host: Mapping[str, Any]) -> str | None:
+    outcome = host.get("outcome")
+    return str(outcome["kind"]) if outcome else None
+
+
+def _seconds(document: Mapping[str, Any]) -> int | None:
+    end = document.get("end")
+    if not end:
+        return None
+    began, ended = (
+        datetime.datetime.fromisoformat(text) for text in (document["began"], end["when"])
+    )
+    return round((ended - began).total_seconds())

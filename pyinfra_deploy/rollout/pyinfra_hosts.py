@@ -1,0 +1,175 @@
+"""The hosts of a rollout, for real: pyinfra as a child, once a group; leases are the lock."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyinfra_deploy.operations.rollout_run import TTL_SECONDS, VARIABLE, RolloutRun
+from pyinfra_deploy.operations.run import is_dead_run_of_this_machine
+from pyinfra_deploy.rollout import asking, child, outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyinfra_deploy.operations.run import Run
+    from pyinfra_deploy.rollout.outcome import Outcome
+    from pyinfra_deploy.settings.fleet import Fleet
+
+# Long before the leases end, and rarely: hosts in their turn renew theirs by themselves.
+RENEW_AFTER_SECONDS = 6 * 3600
+
+
+@dataclass
+class PyinfraHosts:
+    """A course's Hosts, and the lock that goes with them.
+
+    wanted: the release that is to come on each host, None where it has no engine or its model's
+    digest is not known yet. deploy, data: what is run on a group, and pyinfra's --data for it.
+    """
+
+    fleet: Fleet
+    rollout: str
+    run: Run
+    wanted: Mapping[str, str | None]
+    deploy: Path
+    data: Mapping[str, str]
+    on_line: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    taken: list[str] = field(default_factory=list)
+    _document: Mapping[str, Any] = field(default_factory=dict)
+    _renewed: float = 0.0
+
+    # --- the lock
+
+    def take(
+        self, document: Mapping[str, Any], generations: Mapping[str, int | None]
+    ) -> asking.Answers:
+        """Take all hosts, or none: what stood in the way is in the answers. The first host is taken
+        alone, so that of two that begin at once one gets it and the other learns of it there."""
+        self._document = document
+        hosts = sorted(self.wanted)
+        answers = asking.Answers()
+        for some in (hosts[:1], hosts[1:]):
+            found = self._take(some, generations)
+            answers.update(found)
+            answers.refused |= found.refused
+            answers.lost |= found.lost
+            self.taken += list(found)
+            if found.missing:
+                self.give_back(dict.fromkeys(self.taken, "not begun"), "")
+                break
+        self._renewed = self.clock()
+        return answers
+
+    def _take(self, hosts: Sequence[str], generations: Mapping[str, int | None]) -> asking.Answers:
+        if not hosts:
+            return asking.Answers()
+        seen = self.status(hosts)
+        requests = {
+            host: {
+                "lease": {
+                    **self.run.as_spec(),
+                    "ttl_seconds": TTL_SECONDS,
+                    "generation_seen": generations.get(host),
+                    **_steal((seen.get(host) or {}).get("lease")),
+                },
+                "rollout": self._document,
+                "release": self.wanted[host],
+            }
+            for host in hosts
+            if host in seen
+        }
+        answers = asking.ask(self.fleet, "rollout take", requests)
+        answers.refused |= seen.refused
+        answers.lost |= seen.lost
+        return answers
+
+    def renew(self) -> None:
+        """Where hours have passed: the leases of hosts that wait for their turn."""
+        if self.clock() - self._renewed < RENEW_AFTER_SECONDS:
+            return
+        self._renewed = self.clock()
+        spec = {"run": self.run.run, "ttl_seconds": TTL_SECONDS}
+        asking.ask(self.fleet, "lease renew", dict.fromkeys(self.taken, spec))
+
+    def give_back(
+        self, results: Mapping[str, str], state: str, causes: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """End the rollout on all taken hosts; those on which it could not be ended. state: "" for
+        an end, another word where it may be gone on with."""
+        requests = {
+            host: {
+                "run": self.run.run,
+                "id": self.rollout,
+                "state": state,
+                "result": results.get(host, "not begun"),
+                "release": self.wanted.get(host),
+                "cause": (causes or {}).get(host, ""),
+            }
+            for host in self.taken
+        }
+        answers = asking.ask(self.fleet, "rollout end", requests, timeout_seconds=30)
+        self.taken = [host for host in self.taken if host not in answers]
+        return list(self.taken)
+
+    def status(self, hosts: Sequence[str]) -> asking.Answers:
+        requests = {host: {"engine": self._engine(host)} for host in hosts}
+        return asking.ask(self.fleet, "rollout status", requests)
+
+    def _engine(self, host: str) -> str | None:
+        found = self.fleet.hosts[host]
+        return found.settings.engine.name if "gpu" in found.groups else None
+
+    # --- a group's turn
+
+    def switch(self, hosts: tuple[str, ...]) -> Mapping[str, Outcome]:
+        self.renew()
+        with tempfile.TemporaryDirectory(prefix="fleet-rollout-") as name:
+            directory = Path(name)
+            step = RolloutRun(self.rollout, self.run.as_spec(), directory)
+            ran = child.run(
+                child.command_line(self.fleet, hosts, self.deploy, self.data),
+                self.fleet.root,
+                {VARIABLE: step.as_variable()},
+                self.on_line,
+            )
+            told = {host: _read(directory / f"{host}.json") for host in hosts}
+        ended_well = {host for host in hosts if self._ended_well(ran, host, told[host])}
+        rest = [host for host in hosts if host not in ended_well]
+        seen = self.status(rest)
+        return {
+            host: outcome.succeeded(host, self.wanted[host], told[host])
+            if host in ended_well
+            else outcome.failed(
+                host, self.rollout, self.wanted[host], told[host],
+                ran.about(asking.shown_name(self.fleet, host)), seen.get(host),
+            )
+            for host in hosts
+        }  # fmt: skip
+
+    def _ended_well(self, ran: child.Ran, host: str, told: Mapping[str, Any] | None) -> bool:
+        name = asking.shown_name(self.fleet, host)
+        # Without results every host has failed, or the run itself.
+        if not ran.results or (told is not None and "error" in told):
+            return False
+        # A go-live may have succeeded, and a step after it failed.
+        failed = name in ran.results.get("failed_hosts", ())
+        return ran.finished(name) or (told is not None and "result" in told and not failed)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _steal(lease: Any) -> dict[str, Any]:
+    """A run of this machine that was killed holds nobody up."""
+    return {"steal_run": lease["run"]} if is_dead_run_of_this_machine(lease) else {}

@@ -1,0 +1,105 @@
+"""What became of a host, from what its run told and what the host says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pyinfra_deploy.rollout.outcome import Outcome, failed, from_status, succeeded
+from pyinfra_deploy.rollout.policy import Kind
+
+ERROR = {
+    "what": "release r2 did not go live; release r1 serves again",
+    "why": "exit status 2",
+    "fix": "mend the settings",
+    "detail": ["vllm: error: unrecognized arguments: --nope"],
+}
+
+
+def status(phase: str | None = "done", run: str = "ro1", **engine: Any) -> dict[str, Any]:
+    known = {
+        "current": "r1", "previous": None, "started": "r1", "active": "active",
+        "golive_active": "inactive", "hold": None,
+        "golive": {"phase": phase, "run": run, "cause": "it died"} if phase else None,
+    }  # fmt: skip
+    return {"rollout": None, "lease": None, "live": False, "engine": {**known, **engine}}
+
+
+def judged(told: Any, seen: Any, said: tuple[str, ...] = ()) -> Outcome:
+    return failed("gpu01", "ro1", "r2", told, said, seen)
+
+
+def test_a_host_that_went_live_is_told_with_its_gates() -> None:
+    result = {"release": "r2", "gates": {"golden": []}, "seconds": 7.5, "warnings": ["folds"]}
+    found = succeeded("gpu01", "r2", {"result": result})
+    assert (found.kind, found.serves, found.gates, found.seconds, found.notes) == (
+        Kind.LIVE, "r2", {"golden": []}, 7.5, ("folds",),
+    )  # fmt: skip
+
+
+def test_a_host_that_only_converged_serves_what_it_did() -> None:
+    assert succeeded("gpu01", "r2", None) == Outcome("gpu01", Kind.LIVE, "r2", "r2")
+
+
+def test_a_host_whose_gates_failed_serves_its_previous_release() -> None:
+    found = judged({"error": ERROR, "release": "r2"}, status("reverted"))
+    assert (found.kind, found.serves, found.release) == (Kind.BACK, "r1", "r2")
+    assert found.reason == "release r2 did not go live; release r1 serves again exit status 2"
+    assert (found.fix, found.lines) == ("mend the settings", tuple(ERROR["detail"]))
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind"),
+    [
+        (None, Kind.LOST),
+        (status("failed", active="failed"), Kind.DOWN),
+        (status("reverted", active="failed"), Kind.DOWN),
+        (status("starting", golive_active="active"), Kind.LOST),
+        (status("starting", active="inactive"), Kind.DOWN),
+        (status("starting"), Kind.LOST),
+        (status("reverted", run="another"), Kind.FAILED),
+        (status(None), Kind.FAILED),
+        (status(None, current=None, started=None, active="inactive"), Kind.FAILED),
+        (status(None, active="failed"), Kind.DOWN),
+        ({"rollout": None, "engine": None}, Kind.FAILED),
+    ],
+)
+def test_what_the_host_says_decides(seen: Any, kind: Kind) -> None:
+    assert judged(None, seen).kind == kind
+
+
+def test_a_check_after_the_go_live_that_led_back() -> None:
+    told = {"error": {"what": "release r2 went live, and then: no"}, "back_to": "r1"}
+    assert judged(told, status("done")).kind == Kind.BACK
+    assert judged({**told, "back_to": None}, status("done", started="r2")).kind == Kind.FAILED
+
+
+def test_without_an_error_of_its_own_the_last_line_says_why() -> None:
+    found = judged(None, status(None), ("pulling", "pull: the hub is gone"))
+    assert (found.reason, found.lines) == (
+        "pull: the hub is gone", ("pulling", "pull: the hub is gone"),
+    )  # fmt: skip
+    assert judged(None, status(None)).reason == "its run ended without a word"
+    assert judged(None, None).reason == "the host was not reached"
+    joined = judged(None, status("starting", golive_active="active"))
+    assert "--resume joins it" in joined.reason
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind"),
+    [
+        (status("done", started="r2"), Kind.LIVE),
+        (status("done", run="another", started="r2"), Kind.SAME),
+        (status("reverted"), Kind.BACK),
+        (status("reverted", run="another"), None),
+        (status("done"), None),
+        (status("judging", started="r2"), None),
+        (status("done", started="r2", golive_active="active"), None),
+        (status("done", started="r2", active="failed"), None),
+        (None, None),
+    ],
+)
+def test_an_interrupted_rollout_is_read_from_its_hosts(seen: Any, kind: Kind | None) -> None:
+    found = from_status("gpu01", "ro1", "r2", seen)
+    assert (found.kind if found else None) == kind
