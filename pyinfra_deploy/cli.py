@@ -27,6 +27,10 @@ COMMANDS = {
     "pyinfra_deploy.rollback_commands": ("rollback", "unhold"),
     "pyinfra_deploy.lock_commands": ("lock",),
     "pyinfra_deploy.report_commands": ("report",),
+    "pyinfra_deploy.deploy_commands": ("deploy", "drift"),
+    "pyinfra_deploy.status_commands": ("status",),
+    "pyinfra_deploy.service_commands": ("drain", "undrain", "logs"),
+    "pyinfra_deploy.uninstall_commands": ("uninstall",),
 }
 
 

@@ -85,6 +85,7 @@ COMMANDS: dict[str, str] = {
     "service undrain": "service:undrain",
     "service logs": "service:logs",
     "service releases": "service:kept_releases",
+    "uninstall": "uninstall:run",
 }
 
 # Commands whose request comes as words, because systemd starts them: words -> keys of the request.

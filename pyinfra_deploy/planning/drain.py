@@ -29,7 +29,8 @@ def drain_findings(host: str, engine: str, snapshot: Mapping[str, Any]) -> Itera
         f"engine {engine}",
         f"{message}. Since {_moment(since)}, by {by or 'somebody who left no name'}: "
         f"{reason or 'no reason is recorded'}",
-        f"when it may serve again: sudo rm /run/llm/drain/{engine} on the host",
+        f"when it may serve again: fleet undrain INVENTORY {host} (or sudo rm "
+        f"/run/llm/drain/{engine} on the host)",
         evidence=f"/run/llm/drain/{engine} exists",
         source="docs/bad-days.md",
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.rollout import course as courses
 from pyinfra_deploy.rollout.policy import Code, exit_code
+from pyinfra_deploy.rollout.pyinfra_hosts import HELD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 PAUSED, INTERRUPTED = "paused", "interrupted"
 # What may be gone on with (files/fleet_host/rollout.py, and the words above).
 UNFINISHED = ("running", PAUSED, INTERRUPTED)
-HELD = "another run is at work on this host"
 
 
 def drive(

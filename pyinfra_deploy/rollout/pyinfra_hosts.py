@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Long before the leases end, and rarely: hosts in their turn renew theirs by themselves.
 RENEW_AFTER_SECONDS = 6 * 3600
+# files/fleet_host/lease.py
+HELD = "another run is at work on this host"
 
 
 @dataclass
@@ -67,27 +69,38 @@ class PyinfraHosts:
         return answers
 
     def _take(self, hosts: Sequence[str], generations: Mapping[str, int | None]) -> asking.Answers:
-        if not hosts:
-            return asking.Answers()
-        seen = self.status(hosts)
-        requests = {
-            host: {
-                "lease": {
-                    **self.run.as_spec(),
-                    "ttl_seconds": TTL_SECONDS,
-                    "generation_seen": generations.get(host),
-                    **_steal((seen.get(host) or {}).get("lease")),
-                },
-                "rollout": self._document,
-                "release": self.wanted[host],
-            }
-            for host in hosts
-            if host in seen
+        answers = asking.ask(
+            self.fleet,
+            "rollout take",
+            {host: self._request(host, generations.get(host)) for host in hosts},
+        )
+        held = [host for host, said in answers.refused.items() if said.get("what") == HELD]
+        dead = {
+            host: answer["lease"]
+            for host, answer in (self.status(held) if held else {}).items()
+            if is_dead_run_of_this_machine(answer["lease"])
         }
-        answers = asking.ask(self.fleet, "rollout take", requests)
-        answers.refused |= seen.refused
-        answers.lost |= seen.lost
+        # A run of this machine that was killed holds nobody up.
+        again = asking.ask(
+            self.fleet,
+            "rollout take",
+            {host: self._request(host, None, lease["run"]) for host, lease in dead.items()},
+        )
+        for host in dead:
+            del answers.refused[host]
+        answers.update(again)
+        answers.refused |= again.refused
+        answers.lost |= again.lost
         return answers
+
+    def _request(
+        self, host: str, generation: int | None, steal_run: str | None = None
+    ) -> dict[str, Any]:
+        lease = {
+            **self.run.as_spec(), "ttl_seconds": TTL_SECONDS, "generation_seen": generation,
+            "steal_run": steal_run,
+        }  # fmt: skip
+        return {"lease": lease, "rollout": self._document, "release": self.wanted[host]}
 
     def renew(self) -> None:
         """Where hours have passed: the leases of hosts that wait for their turn."""
@@ -168,8 +181,3 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _steal(lease: Any) -> dict[str, Any]:
-    """A run of this machine that was killed holds nobody up."""
-    return {"steal_run": lease["run"]} if is_dead_run_of_this_machine(lease) else {}

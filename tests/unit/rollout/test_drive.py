@@ -1,0 +1,206 @@
+"""A rollout from its lock to its end over hosts that are not there: every row of the table of exit
+codes in docs/rollout.md that a run can end with."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from pyinfra_deploy.cli import build_parser
+from pyinfra_deploy.rollout import record
+from pyinfra_deploy.rollout.asking import Answers
+from pyinfra_deploy.rollout.console import Console
+from pyinfra_deploy.rollout.drive import drive
+from pyinfra_deploy.rollout.outcome import Outcome
+from pyinfra_deploy.rollout.policy import Batch, Code, Course, Kind, Options
+from pyinfra_deploy.rollout.pyinfra_hosts import HELD, PyinfraHosts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FOUR = ("a", "b", "c", "d")
+DOCS = Path(__file__).resolve().parents[3] / "docs/rollout.md"
+
+
+@dataclass
+class FakeFleet:
+    name: str = "prod"
+
+
+@dataclass
+class FakeHosts:
+    """behave: what becomes of a host, LIVE by default; an exception is raised in its turn."""
+
+    behave: dict[str, Any] = field(default_factory=dict)
+    refuse: dict[str, str] = field(default_factory=dict)
+    keep: tuple[str, ...] = ()
+    fleet: FakeFleet = field(default_factory=FakeFleet)
+    taken: list[str] = field(default_factory=list)
+    turns: list[tuple[str, ...]] = field(default_factory=list)
+    ends: list[tuple[dict[str, str], str]] = field(default_factory=list)
+
+    def take(self, document: Any, generations: Any) -> Answers:
+        answers = Answers()
+        for host in FOUR:
+            if host in self.refuse:
+                answers.refused[host] = {"what": self.refuse[host]}
+            else:
+                answers[host] = {}
+                self.taken.append(host)
+        return answers
+
+    def status(self, hosts: Sequence[str]) -> Answers:
+        answers = Answers()
+        for host in hosts:
+            answers[host] = {"engine": {"golive_active": "active", "golive": {"phase": "starting"}}}
+        return answers
+
+    def give_back(self, results: Mapping[str, str], state: str, causes: Any = None) -> list[str]:
+        self.ends.append((dict(results), state))
+        self.taken = list(self.keep)
+        return self.taken
+
+    def switch(self, hosts: tuple[str, ...]) -> dict[str, Outcome]:
+        self.turns.append(hosts)
+        found = {}
+        for host in hosts:
+            how = self.behave.get(host, Kind.LIVE)
+            if isinstance(how, BaseException):
+                raise how
+            found[host] = Outcome(
+                host, how, "r2", "r1", reason="it died" if how is not Kind.LIVE else "",
+                fix="mend it", lines=("the last words",),
+            )  # fmt: skip
+        return found
+
+
+def run(
+    tmp_path: Path, hosts: FakeHosts, options: Options | None = None
+) -> tuple[Code, dict[str, Any]]:
+    options = options or Options(batch=Batch(size=1))
+    kept = record.begin(
+        tmp_path, "prod", "ro1", kind="rollout", owner="ada", options=options,
+        groups=[FOUR], hosts={host: {"from": "r1", "to": "r2"} for host in FOUR},
+    )  # fmt: skip
+    console = Console(kept, Course(FOUR, options))
+    code = drive(cast("PyinfraHosts", hosts), console, {"id": "ro1"}, {})
+    return code, json.loads(kept.path.read_text())
+
+
+def test_complete(tmp_path: Path) -> None:
+    hosts = FakeHosts()
+    code, report = run(tmp_path, hosts)
+    assert (code, report["end"]["what"]) == (Code.DONE, "complete")
+    assert hosts.turns == [("a",), ("b",), ("c",), ("d",)]
+    assert hosts.ends == [(dict.fromkeys(FOUR, "live"), "")]
+
+
+def test_stopped_at_the_canary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = FakeHosts({"a": Kind.BACK})
+    code, report = run(tmp_path, hosts, Options(max_failures=3))
+    assert (code, hosts.turns) == (Code.STOPPED, [("a",)])
+    said = capsys.readouterr().out
+    for words in (
+        "a: went back and serves its previous release: it died",
+        "| the last words",
+        "a serves r1",
+        "next: mend it",
+        "not touched: b, c, d",
+        "(exit code 3)",
+    ):
+        assert words in said
+    assert report["hosts"]["a"]["outcome"]["lines"] == ["the last words"]
+    assert hosts.ends == [({"a": "back"}, "")]
+
+
+def test_to_the_end_with_failures_that_were_allowed(tmp_path: Path) -> None:
+    hosts = FakeHosts({"c": Kind.FAILED})
+    options = Options(batch=Batch(size=2), max_failures=1)
+    assert run(tmp_path, hosts, options)[0] == Code.WITH_FAILURES
+    assert hosts.turns == [("a",), ("b", "c"), ("d",)]
+
+
+@pytest.mark.parametrize(("kind", "code"), [(Kind.DOWN, Code.DOWN), (Kind.LOST, Code.LOST)])
+def test_a_host_that_is_down_or_lost(tmp_path: Path, kind: Kind, code: Code) -> None:
+    hosts = FakeHosts({"b": kind})
+    assert run(tmp_path, hosts)[0] == code
+    assert hosts.turns == [("a",), ("b",)]
+
+
+def test_a_lost_host_is_skipped_where_it_may_fail(tmp_path: Path) -> None:
+    hosts = FakeHosts({"b": Kind.LOST})
+    code, _ = run(tmp_path, hosts, Options(batch=Batch(size=1), max_failures=1))
+    assert (code, hosts.turns[-1]) == (Code.LOST, ("d",))
+
+
+def test_paused_where_nobody_can_be_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = FakeHosts()
+    code, _ = run(tmp_path, hosts, Options(pause=True))
+    assert (code, hosts.turns) == (Code.PAUSED, [("a",)])
+    assert hosts.ends == [({"a": "live"}, "paused")]
+    assert "go on with: fleet rollout prod --resume" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("what", "code"), [(HELD, Code.LOCKED), ("the host has changed", Code.REFUSED)]
+)
+def test_not_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str, code: Code
+) -> None:
+    hosts = FakeHosts(refuse={"c": what})
+    found, report = run(tmp_path, hosts)
+    assert (found, hosts.turns, report["end"]["what"]) == (code, [], "not begun")
+    said = capsys.readouterr().out
+    assert f"c: {what}" in said
+    assert ("fleet lock status prod" in said) == (code is Code.LOCKED)
+
+
+def test_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = FakeHosts({"b": KeyboardInterrupt()}, keep=("d",))
+    code, report = run(tmp_path, hosts)
+    assert (code, report["end"]["code"]) == (Code.INTERRUPTED, 130)
+    assert hosts.ends == [({"a": "live", "b": "interrupted"}, "interrupted")]
+    said = capsys.readouterr().out
+    assert "b: its go-live (starting) goes on by itself" in said
+    assert "the lock of d was not given back" in said
+    assert "fleet lock release prod --limit d" in said
+    assert "fleet rollout prod --resume" in said
+
+
+def test_interrupted_twice_says_what_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = FakeHosts({"b": KeyboardInterrupt()})
+
+    def again(*_: object) -> Answers:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hosts, "status", again)
+    code, _ = run(tmp_path, hosts)
+    assert code == Code.INTERRUPTED
+    said = capsys.readouterr().out
+    assert "left at once" in said
+    assert "the lock of a, b, c, d was not given back" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--batch", "0%"), ("--canary", "-1"), ("--max-failures", "x"), ("--no-such",)],
+)
+def test_wrong_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        build_parser("rollout").parse_args(["rollout", "prod", *words])
+    assert ended.value.code == Code.USAGE
+    assert "usage: fleet" in capsys.readouterr().err
+
+
+def test_the_table_in_the_documentation_has_every_code() -> None:
+    rows = re.findall(r"^\| (\d+) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [int(row) for row in rows] == [code.value for code in Code]
