@@ -13,7 +13,7 @@ from pyinfra_deploy.operations import packing
 from pyinfra_deploy.plan_commands import read_hosts
 from pyinfra_deploy.rollout import foresee
 from pyinfra_deploy.rollout.console import confirmed
-from pyinfra_deploy.rollout_commands import by_host, print_plan
+from pyinfra_deploy.rollout_plan import by_host, print_plan
 from pyinfra_deploy.settings.fleet import load_fleet
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy import facts_commands, resuming
+from pyinfra_deploy import facts_commands
 from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.plan_commands import read_hosts
 from pyinfra_deploy.rollout import asking, foresee, record, rollback
@@ -18,6 +18,7 @@ from pyinfra_deploy.rollout.console import Console, confirmed
 from pyinfra_deploy.rollout.drive import drive
 from pyinfra_deploy.rollout.policy import Code, Course, Options, groups_foreseen
 from pyinfra_deploy.rollout.pyinfra_hosts import PyinfraHosts
+from pyinfra_deploy.rollout.unfinished import course_of
 from pyinfra_deploy.rollout_commands import EPILOG, add_policy, options_of
 from pyinfra_deploy.settings.fleet import load_fleet
 
@@ -164,7 +165,7 @@ def _begin(
 
 def resume(fleet: Fleet, document: Mapping[str, Any], seen: asking.Answers, *, yes: bool) -> int:
     """Of a rollback that was interrupted."""
-    course = resuming.course_of(document, seen)
+    course = course_of(document, seen)
     held = {
         host: rollback.Target(
             kept=release,

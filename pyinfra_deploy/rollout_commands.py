@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import uuid
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyinfra_deploy import facts_commands, plan_report
-from pyinfra_deploy.operations import packing
-from pyinfra_deploy.operations.run import own_run
-from pyinfra_deploy.plan_commands import Foreseen, Read, read_hosts
-from pyinfra_deploy.rollout import foresee, record
-from pyinfra_deploy.rollout.console import Console, confirmed
-from pyinfra_deploy.rollout.drive import drive
-from pyinfra_deploy.rollout.outcome import Outcome
-from pyinfra_deploy.rollout.policy import (
-    Batch,
-    Code,
-    Course,
-    Kind,
-    Options,
-    groups_foreseen,
-    read_batch,
+from pyinfra_deploy import facts_commands
+from pyinfra_deploy.plan_commands import read_hosts
+from pyinfra_deploy.rollout.console import confirmed
+from pyinfra_deploy.rollout.policy import Batch, Code, Options, groups_foreseen, read_batch
+from pyinfra_deploy.rollout_plan import (
+    begin,
+    by_host,
+    in_order,
+    print_course,
+    print_differences,
+    print_plan,
 )
-from pyinfra_deploy.rollout.pyinfra_hosts import PyinfraHosts
 from pyinfra_deploy.settings.fleet import load_fleet
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pyinfra_deploy.settings.fleet import Fleet
-
-DEPLOY = packing.ROOT / "deploy.py"
 EPILOG = (
     "exit code: 0 complete, 1 refused with nothing changed, 2 wrong usage, 3 stopped at a host "
     "that failed and serves what it did, 4 to the end with failures that were allowed, 5 a host "
@@ -116,13 +102,13 @@ def _rollout(arguments: argparse.Namespace) -> int:
     if code is not None:
         return code
     plans = by_host(read)
-    going = in_order(fleet, [host for host, one in plans.items() if one.changes])
+    going = in_order(fleet, plans)
     if not going:
         print("nothing to do: every host is as the settings want it")
         return Code.DONE
     options = options_of(arguments)
     groups = groups_foreseen(going, options)
-    _print_differences(plans, going)
+    print_differences(plans, going)
     print_course(fleet, groups, options, plans)
     if arguments.dry:
         return Code.DONE
@@ -130,119 +116,3 @@ def _rollout(arguments: argparse.Namespace) -> int:
         print("nothing was changed")
         return Code.REFUSED
     return begin(fleet, plans, going, options, uuid.uuid4().hex[:12])
-
-
-def begin(
-    fleet: Fleet,
-    plans: Mapping[str, Foreseen],
-    going: Sequence[str],
-    options: Options,
-    identity: str,
-    course: Course | None = None,
-) -> Code:
-    """course: of a rollout that is gone on with, whose hosts may be more than those going."""
-    wanted = {host: release_of(plans[host]) for host in going}
-    generations = {
-        host: plan.generation for host in going if (plan := plans[host].plan) is not None
-    }
-    kept = {
-        "id": identity, "kind": "rollout", "inventory": fleet.name, "hosts": wanted,
-        "options": {**asdict(options), "batch": str(options.batch)},
-    }  # fmt: skip
-    run = own_run()
-    console = Console(
-        record.begin(
-            fleet.root, fleet.name, identity, kind="rollout", owner=run.owner, options=options,
-            groups=groups_foreseen(going, options),
-            hosts={host: told_of(one) for host, one in plans.items()},
-        ),
-        course or Course(tuple(going), options),
-    )  # fmt: skip
-    hosts = PyinfraHosts(fleet, identity, run, wanted, DEPLOY, {}, console.line)
-    return drive(hosts, console, kept, generations)
-
-
-def print_plan(read: Read) -> Code | None:
-    """As `fleet plan`. The exit code where nothing may be begun, which has then been said."""
-    found = [(one.foresight, one.changes) for one in read.found]
-    for line in read.printed.splitlines()[-20:] if read.not_read else ():
-        print(f"  | {line}", file=sys.stderr)
-    for group in plan_report.groups(found):
-        print(f"{group.text}\n")
-    print(plan_report.summary([foresight for foresight, _ in found], read.not_read))
-    refused = [one.foresight.host for one in read.found if one.plan is None]
-    if not refused and not read.not_read:
-        return None
-    names = ",".join([*refused, *read.not_read])
-    print(
-        f"not begun: {names} cannot be deployed to as they are. Mend what is said above, or leave "
-        f"them out: --exclude {names}",
-        file=sys.stderr,
-    )
-    return Code.REFUSED
-
-
-def by_host(read: Read) -> dict[str, Foreseen]:
-    return {one.foresight.host: one for one in read.found}
-
-
-def in_order(fleet: Fleet, hosts: Sequence[str]) -> list[str]:
-    """Engine hosts first: whether a release serves is seen there."""
-    return sorted(hosts, key=lambda host: "gpu" not in fleet.hosts[host].groups)
-
-
-def release_of(one: Foreseen) -> str | None:
-    """The release that a host is to run in the end; None before its model's digest is known."""
-    if one.plan is None:
-        return None
-    return one.plan.held.kept if one.plan.held is not None else one.plan.release_id
-
-
-def told_of(one: Foreseen) -> dict[str, Any]:
-    """Of a host's plan, for the record."""
-    plan = one.plan
-    differences = foresee.differences_of(plan, one.snapshot) if plan is not None else []
-    engine = foresee.engine_of(one.snapshot, plan.settings) if plan is not None else {}
-    same = Outcome(one.foresight.host, Kind.SAME, release_of(one), engine.get("current"))
-    told = {} if one.changes else {"outcome": asdict(same) | {"kind": same.kind.value}}
-    return told | {
-        "from": engine.get("current"),
-        "to": release_of(one),
-        "changes": list(one.changes or ()),
-        "differences": differences,
-        "findings": [
-            str(finding) for finding in one.foresight.findings if finding.severity != "note"
-        ],
-    }
-
-
-def _print_differences(plans: Mapping[str, Foreseen], going: Sequence[str]) -> None:
-    lines = {
-        host: foresee.differences_of(plan, plans[host].snapshot)
-        for host in going
-        if (plan := plans[host].plan) is not None
-    }
-    for hosts, said in foresee.alike(lines):
-        if said:
-            print(f"\nwhat differs on {plan_report.host_ranges(hosts)}:")
-            for line in said:
-                print(f"    {line}")
-
-
-def print_course(
-    fleet: Fleet,
-    groups: Sequence[Sequence[str]],
-    options: Options,
-    plans: Mapping[str, Foreseen],
-) -> None:
-    print("\nin this order:")
-    for line in foresee.group_lines(groups, canary=bool(options.canary)):
-        print(f"    {line}")
-    engines = [host for host, one in fleet.hosts.items() if "gpu" in one.groups]
-    switched = {
-        host: (one.plan.settings, foresee.engine_of(one.snapshot, one.plan.settings))
-        for host, one in plans.items()
-        if one.plan is not None and one.plan.serving and one.plan.go_live
-    }
-    for line in foresee.downtime(groups, engines, switched):
-        print(f"\n{line}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra_deploy import facts_commands
 from pyinfra_deploy.plan_commands import read_hosts
 from pyinfra_deploy.planning.at_a_glance import GOOD, glance
-from pyinfra_deploy.rollout_commands import by_host, release_of
+from pyinfra_deploy.rollout_plan import by_host, release_of
 from pyinfra_deploy.settings.fleet import load_fleet
 
 if TYPE_CHECKING:

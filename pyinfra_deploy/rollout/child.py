@@ -106,6 +106,8 @@ def run(
 
 
 def _die_with(parent: int) -> None:
+    # A shell's background ignores it, and so would every child; it is how pyinfra is ended.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)

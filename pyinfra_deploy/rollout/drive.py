@@ -131,12 +131,13 @@ def _say_what_is_kept(hosts: PyinfraHosts, console: Console, kept: list[str]) ->
 
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """A closed terminal and `kill` end a rollout as Ctrl-C does."""
+    """A closed terminal and `kill` end a rollout as Ctrl-C does; and Ctrl-C does also where a shell
+    has begun this in the background, with SIGINT ignored."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield

@@ -1,0 +1,152 @@
+"""A rollout from its plan to its beginning: what it would do, told, and begun."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from pyinfra_deploy import plan_report
+from pyinfra_deploy.operations import packing
+from pyinfra_deploy.operations.run import own_run
+from pyinfra_deploy.rollout import foresee, record
+from pyinfra_deploy.rollout.console import Console
+from pyinfra_deploy.rollout.drive import drive
+from pyinfra_deploy.rollout.outcome import Outcome
+from pyinfra_deploy.rollout.policy import Code, Course, Kind, Options, groups_foreseen
+from pyinfra_deploy.rollout.pyinfra_hosts import PyinfraHosts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyinfra_deploy.plan_commands import Foreseen, Read
+    from pyinfra_deploy.settings.fleet import Fleet
+
+DEPLOY = packing.ROOT / "deploy.py"
+
+
+def begin(
+    fleet: Fleet,
+    plans: Mapping[str, Foreseen],
+    going: Sequence[str],
+    options: Options,
+    identity: str,
+    course: Course | None = None,
+) -> Code:
+    """course: of a rollout that is gone on with, whose hosts may be more than those going."""
+    wanted = {host: release_of(plans[host]) for host in going}
+    generations = {
+        host: plan.generation for host in going if (plan := plans[host].plan) is not None
+    }
+    kept = {
+        "id": identity, "kind": "rollout", "inventory": fleet.name, "hosts": wanted,
+        "options": {**asdict(options), "batch": str(options.batch)},
+    }  # fmt: skip
+    run = own_run()
+    console = Console(
+        record.begin(
+            fleet.root, fleet.name, identity, kind="rollout", owner=run.owner, options=options,
+            groups=groups_foreseen(going, options),
+            hosts={host: told_of(one) for host, one in plans.items()},
+        ),
+        course or Course(tuple(going), options),
+    )  # fmt: skip
+    hosts = PyinfraHosts(fleet, identity, run, wanted, DEPLOY, {}, console.line)
+    return drive(hosts, console, kept, generations)
+
+
+def print_plan(read: Read) -> Code | None:
+    """As `fleet plan`. The exit code where nothing may be begun, which has then been said."""
+    found = [(one.foresight, one.changes) for one in read.found]
+    for line in read.printed.splitlines()[-20:] if read.not_read else ():
+        print(f"  | {line}", file=sys.stderr)
+    for group in plan_report.groups(found):
+        print(f"{group.text}\n")
+    print(plan_report.summary([foresight for foresight, _ in found], read.not_read))
+    refused = [one.foresight.host for one in read.found if one.plan is None]
+    if not refused and not read.not_read:
+        return None
+    names = ",".join([*refused, *read.not_read])
+    print(
+        f"not begun: {names} cannot be deployed to as they are. Mend what is said above, or leave "
+        f"them out: --exclude {names}",
+        file=sys.stderr,
+    )
+    return Code.REFUSED
+
+
+def by_host(read: Read) -> dict[str, Foreseen]:
+    return {one.foresight.host: one for one in read.found}
+
+
+def in_order(fleet: Fleet, plans: Mapping[str, Foreseen]) -> list[str]:
+    """The hosts that have something to change, first those on which the release goes live: a canary
+    on which nothing is switched would prove nothing."""
+
+    def later(host: str) -> tuple[bool, bool]:
+        plan = plans[host].plan
+        return "gpu" not in fleet.hosts[host].groups, plan is None or not plan.go_live
+
+    return sorted((host for host, one in plans.items() if to_change(one)), key=later)
+
+
+def to_change(one: Foreseen) -> list[str]:
+    """What a deploy would change, but for the lock of a run that is dead, which is taken over."""
+    return replace(one.plan, ended_run="").reasons() if one.plan is not None else []
+
+
+def release_of(one: Foreseen) -> str | None:
+    """The release that a host is to run in the end; None before its model's digest is known."""
+    if one.plan is None:
+        return None
+    return one.plan.held.kept if one.plan.held is not None else one.plan.release_id
+
+
+def told_of(one: Foreseen) -> dict[str, Any]:
+    """Of a host's plan, for the record."""
+    plan = one.plan
+    differences = foresee.differences_of(plan, one.snapshot) if plan is not None else []
+    engine = foresee.engine_of(one.snapshot, plan.settings) if plan is not None else {}
+    same = Outcome(one.foresight.host, Kind.SAME, release_of(one), engine.get("current"))
+    told = {} if to_change(one) else {"outcome": asdict(same) | {"kind": same.kind.value}}
+    return told | {
+        "from": engine.get("current"),
+        "to": release_of(one),
+        "changes": list(one.changes or ()),
+        "differences": differences,
+        "findings": [
+            str(finding) for finding in one.foresight.findings if finding.severity != "note"
+        ],
+    }
+
+
+def print_differences(plans: Mapping[str, Foreseen], going: Sequence[str]) -> None:
+    lines = {
+        host: foresee.differences_of(plan, plans[host].snapshot)
+        for host in going
+        if (plan := plans[host].plan) is not None
+    }
+    for hosts, said in foresee.alike(lines):
+        if said:
+            print(f"\nwhat differs on {plan_report.host_ranges(hosts)}:")
+            for line in said:
+                print(f"    {line}")
+
+
+def print_course(
+    fleet: Fleet,
+    groups: Sequence[Sequence[str]],
+    options: Options,
+    plans: Mapping[str, Foreseen],
+) -> None:
+    print("\nin this order:")
+    for line in foresee.group_lines(groups, canary=bool(options.canary)):
+        print(f"    {line}")
+    engines = [host for host, one in fleet.hosts.items() if "gpu" in one.groups]
+    switched = {
+        host: (one.plan.settings, foresee.engine_of(one.snapshot, one.plan.settings))
+        for host, one in plans.items()
+        if one.plan is not None and one.plan.serving and one.plan.go_live
+    }
+    for line in foresee.downtime(groups, engines, switched):
+        print(f"\n{line}")
