@@ -9,7 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.operations import packing
-from pyinfra_deploy.operations.program import ConnectionLost, HostRefused, call
+from pyinfra_deploy.operations.program import (
+    ConnectionLost,
+    HostRefused,
+    call,
+    connection_is_dead,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,20 +34,36 @@ def asked(
 ) -> dict[str, Any]:
     """{answer} or {refused: {what, why, fix, detail}} or {lost: text}."""
     try:
-        try:
-            answer = call(
-                state, host, command, request, llm_root=llm_root, timeout_seconds=timeout_seconds
-            )
-        except HostRefused as refusal:
-            if refusal.what not in OLDER:
-                raise
-            answer = call(
-                state, host, command, request, llm_root=llm_root, timeout_seconds=timeout_seconds,
-                borrowing=packing.host_program(),
-            )  # fmt: skip
+        answer = _own_or_lent(state, host, command, request, llm_root, timeout_seconds)
     except HostRefused as refusal:
         said = {key: getattr(refusal, key) for key in ("what", "why", "fix", "detail")}
         return {"refused": said}
     except ConnectionLost as error:
         return {"lost": str(error)}
     return {"answer": answer}
+
+
+def _own_or_lent(
+    state: State,
+    host: Host,
+    command: str,
+    request: Mapping[str, Any],
+    llm_root: str,
+    timeout_seconds: int,
+) -> dict[str, Any]:
+    try:
+        return call(
+            state, host, command, request, llm_root=llm_root, timeout_seconds=timeout_seconds
+        )
+    except HostRefused as refusal:
+        if refusal.what not in OLDER:
+            raise
+    except ConnectionLost:
+        # Where there is no program, the shell may be gone before its input is written, which looks
+        # alike. Every command that is asked from outside may run twice.
+        if connection_is_dead(host):
+            raise
+    return call(
+        state, host, command, request, llm_root=llm_root, timeout_seconds=timeout_seconds,
+        borrowing=packing.host_program(),
+    )  # fmt: skip
