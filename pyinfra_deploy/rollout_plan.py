@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra_deploy import plan_report
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.run import own_run
+from pyinfra_deploy.planning.early import built_early
 from pyinfra_deploy.rollout import foresee, record
 from pyinfra_deploy.rollout.console import Console
 from pyinfra_deploy.rollout.drive import drive
@@ -51,7 +52,13 @@ def begin(
         ),
         course or Course(tuple(going), options),
     )  # fmt: skip
-    hosts = PyinfraHosts(fleet, identity, run, wanted, DEPLOY, {}, console.line)
+    waiting = console.course.waiting
+    early = tuple(
+        host for host in waiting if (plan := plans[host].plan) is not None and built_early(plan)
+    )
+    # One host is built on in its turn, right away.
+    early = early if len(waiting) > 1 else ()
+    hosts = PyinfraHosts(fleet, identity, run, wanted, DEPLOY, {}, console.line, early)
     return drive(hosts, console, kept, generations)
 
 

@@ -36,6 +36,10 @@ def drive(
             refused = _taken(hosts, console, document, generations)
             if refused is not None:
                 return refused
+            early = hosts.build_early()
+            if early:
+                course = courses.after(console.course, early, tuple(early))
+                console.outcomes(early, course)
             course, step = courses.run(console.course, hosts, console)
         except KeyboardInterrupt:
             return _interrupted(hosts, console)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Long before the leases end, and rarely: hosts in their turn renew theirs by themselves.
 RENEW_AFTER_SECONDS = 6 * 3600
+BUILD_EARLY = Path(__file__).resolve().parents[1] / "deploys" / "build_early.py"
 # files/fleet_host/lease.py
 HELD = "another run is at work on this host"
 
@@ -32,6 +33,7 @@ class PyinfraHosts:
 
     wanted: the release that is to come on each host, None where it has no engine or its model's
     digest is not known yet. deploy, data: what is run on a group, and pyinfra's --data for it.
+    early: hosts that can be built on before the first group.
     """
 
     fleet: Fleet
@@ -41,6 +43,7 @@ class PyinfraHosts:
     deploy: Path
     data: Mapping[str, str]
     on_line: Callable[[str], None]
+    early: tuple[str, ...] = ()
     clock: Callable[[], float] = time.monotonic
     taken: list[str] = field(default_factory=list)
     _document: Mapping[str, Any] = field(default_factory=dict)
@@ -138,7 +141,31 @@ class PyinfraHosts:
         found = self.fleet.hosts[host]
         return found.settings.engine.name if "gpu" in found.groups else None
 
-    # --- a group's turn
+    # --- before the first group, and a group's turn
+
+    def build_early(self) -> Mapping[str, Outcome]:
+        """Runtime and model, on all hosts at once, while all of them serve. What became of those
+        that failed: the others are as they were, with more on their disks."""
+        if not self.early:
+            return {}
+        with tempfile.TemporaryDirectory(prefix="fleet-rollout-") as name:
+            step = RolloutRun(self.rollout, self.run.as_spec(), Path(name))
+            ran = child.run(
+                child.command_line(self.fleet, self.early, BUILD_EARLY, {}),
+                self.fleet.root,
+                {VARIABLE: step.as_variable()},
+                self.on_line,
+            )
+        dropped = set(ran.results.get("failed_hosts", self.early if ran.code else ()))
+        bad = [host for host in self.early if asking.shown_name(self.fleet, host) in dropped]
+        seen = self.status(bad) if bad else {}
+        return {
+            host: outcome.failed(
+                host, self.rollout, self.wanted[host], None,
+                ran.about(asking.shown_name(self.fleet, host)), seen.get(host),
+            )
+            for host in bad
+        }  # fmt: skip
 
     def switch(self, hosts: tuple[str, ...]) -> Mapping[str, Outcome]:
         self.renew()

@@ -39,6 +39,7 @@ class FakeHosts:
     behave: dict[str, Any] = field(default_factory=dict)
     refuse: dict[str, str] = field(default_factory=dict)
     keep: tuple[str, ...] = ()
+    early: dict[str, Kind] = field(default_factory=dict)
     fleet: FakeFleet = field(default_factory=FakeFleet)
     taken: list[str] = field(default_factory=list)
     turns: list[tuple[str, ...]] = field(default_factory=list)
@@ -64,6 +65,11 @@ class FakeHosts:
         self.ends.append((dict(results), state))
         self.taken = list(self.keep)
         return self.taken
+
+    def build_early(self) -> dict[str, Outcome]:
+        return {
+            host: Outcome(host, kind, reason="the hub is gone") for host, kind in self.early.items()
+        }
 
     def switch(self, hosts: tuple[str, ...]) -> dict[str, Outcome]:
         self.turns.append(hosts)
@@ -136,6 +142,18 @@ def test_a_lost_host_is_skipped_where_it_may_fail(tmp_path: Path) -> None:
     hosts = FakeHosts({"b": Kind.LOST})
     code, _ = run(tmp_path, hosts, Options(batch=Batch(size=1), max_failures=1))
     assert (code, hosts.turns[-1]) == (Code.LOST, ("d",))
+
+
+def test_a_host_that_cannot_be_built_on_stops_it_before_anything_is_switched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = FakeHosts(early={"c": Kind.FAILED})
+    assert run(tmp_path, hosts)[0] == Code.STOPPED
+    assert hosts.turns == []
+    assert "c: failed before it was switched: the hub is gone" in capsys.readouterr().out
+    allowed = FakeHosts(early={"c": Kind.FAILED})
+    code, _ = run(tmp_path, allowed, Options(batch=Batch(size=1), max_failures=1))
+    assert (code, allowed.turns) == (Code.WITH_FAILURES, [("a",), ("b",), ("d",)])
 
 
 def test_paused_where_nobody_can_be_asked(
