@@ -8,10 +8,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy import facts_commands, plan_report
+from pyinfra_deploy import facts_commands, plan_report, playbook_plan
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.plan_commands import read_hosts
-from pyinfra_deploy.rollout import foresee
+from pyinfra_deploy.rollout import foresee, playbooks
 from pyinfra_deploy.rollout.console import confirmed
 from pyinfra_deploy.rollout_plan import by_host, print_plan
 from pyinfra_deploy.settings.fleet import load_fleet
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyinfra_deploy.plan_commands import Foreseen
     from pyinfra_deploy.settings.fleet import Fleet
 
-DRIFTED, UNKNOWN = 1, 2
+DRIFTED, UNKNOWN, INTERRUPTED = 1, 2, 130
 DEPLOY = packing.ROOT / "deploy.py"
 
 
@@ -58,19 +58,47 @@ def _deploy(arguments: argparse.Namespace) -> int:
     if code is not None:
         return code
     going = [host for host, one in by_host(read).items() if one.changes]
-    if not going:
+    playing = playbooks.any_of(fleet, hosts)
+    if not going and not playing:
         print("nothing to do: every host is as the settings want it")
         return 0
+    for line in playbook_plan.lines(fleet, hosts):
+        print(line)
+    if playbook_plan.refused(fleet, hosts):
+        return 1
     serving = [one for one in read.found if one.plan and one.plan.serving and one.plan.go_live]
     if len(serving) > 1:
         print(
             f"{len(serving)} hosts that serve are switched, one after the other. With a canary, "
             f"gates and a soak: fleet rollout {fleet.name}"
         )
-    if not arguments.yes and not confirmed(f"Deploy to {plan_report.host_ranges(going)}?"):
+    concerned = plan_report.host_ranges(hosts if playing else going)
+    if not arguments.yes and not confirmed(f"Deploy to {concerned}?"):
         print("nothing was changed")
         return 1
-    return run_pyinfra(fleet, hosts)
+    return with_playbooks(fleet, hosts) if playing else run_pyinfra(fleet, hosts)
+
+
+def with_playbooks(fleet: Fleet, hosts: Sequence[str]) -> int:
+    """pyinfra's exit code, 1 where a playbook failed. A host on which one fails is left out of what
+    comes next; after a pyinfra that failed none runs, since it does not say on which hosts."""
+    code = failed = 0
+    going = list(hosts)
+    try:
+        for phase in playbook_plan.PHASES:
+            played = playbooks.play(fleet, going, phase, print)
+            for host, said in played.failed.items():
+                failed = 1
+                print(f"{host}: {said['what']}: {said['why']}", file=sys.stderr)
+            going = [host for host in going if host not in played.failed]
+            if phase == "before":
+                code = run_pyinfra(fleet, going) if going else 0
+            if code:
+                print("the playbooks of ansible.after were not run", file=sys.stderr)
+                return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return failed
 
 
 def run_pyinfra(fleet: Fleet, hosts: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyinfra_deploy import facts_commands, plan_report
+from pyinfra_deploy import facts_commands, plan_report, playbook_plan
 from pyinfra_deploy.deploys.artefacts import artefacts_for
 from pyinfra_deploy.facts import raw
 from pyinfra_deploy.facts.assemble import assemble
@@ -71,27 +71,45 @@ def register(commands: Any) -> None:
         help="config.json, index and listing.json from here, not from the hub",
     )
     plan.add_argument("--layouts", action="store_true", help="every layout of the GPUs, and why")
+    plan.add_argument(
+        "--playbooks",
+        action="store_true",
+        help="also run those of the settings in check mode: Ansible connects, and changes nothing",
+    )
     plan.add_argument("--json", action="store_true", help="for programs")
     plan.set_defaults(run=_plan)
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    if arguments.playbooks and arguments.facts is not None:
+        print("--playbooks connects to hosts and --facts touches none: give one", file=sys.stderr)
+        return UNKNOWN
     fleet = load_fleet(arguments.inventory)
     hosts = facts_commands.chosen(fleet, arguments.limit, arguments.exclude)
     read = read_hosts(fleet, hosts, arguments.facts, arguments.model_config)
     found, not_read, printed = [(one.foresight, one.changes) for one in read.found], *read[1:]
+    reached = [host for host in hosts if host not in not_read]
+    checked = playbook_plan.check_mode(fleet, reached) if arguments.playbooks else None
     if arguments.json:
         document = _document(found, not_read, fleet, layouts=arguments.layouts)
+        document["playbooks"] = checked
         print(json.dumps(document, indent=2))
     else:
         # Before the plan, whose last line says of which hosts something was not found out.
         for line in printed.splitlines()[-20:] if not_read else ():
             print(f"  | {line}", file=sys.stderr, flush=True)
+        for line in (
+            playbook_plan.lines(fleet, hosts)
+            if checked is None
+            else playbook_plan.check_lines(checked)
+        ):
+            print(line)
         _print(found, not_read, fleet, layouts=arguments.layouts)
     foresights = [foresight for foresight, _ in found]
     if any(one.refused_for_sure for one in foresights):
         return REFUSED
-    return UNKNOWN if not_read or any(one.unknown for one in foresights) else 0
+    unknown = not_read or any(one.unknown for one in foresights)
+    return UNKNOWN if unknown or (checked and playbook_plan.any_failed(checked)) else 0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import argparse
 import uuid
 from typing import Any
 
-from pyinfra_deploy import facts_commands
+from pyinfra_deploy import facts_commands, playbook_plan
 from pyinfra_deploy.plan_commands import read_hosts
 from pyinfra_deploy.rollout.console import confirmed
 from pyinfra_deploy.rollout.policy import Batch, Code, Options, groups_foreseen, read_batch
@@ -110,6 +110,10 @@ def _rollout(arguments: argparse.Namespace) -> int:
     groups = groups_foreseen(going, options)
     print_differences(plans, going)
     print_course(fleet, groups, options, plans)
+    for line in playbook_plan.lines(fleet, going):
+        print(f"\n{line}")
+    if playbook_plan.refused(fleet, going):
+        return Code.REFUSED
     if arguments.dry:
         return Code.DONE
     if not arguments.yes and not confirmed("Begin?"):

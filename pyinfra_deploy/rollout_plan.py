@@ -14,8 +14,8 @@ from pyinfra_deploy.rollout import foresee, record
 from pyinfra_deploy.rollout.console import Console
 from pyinfra_deploy.rollout.drive import drive
 from pyinfra_deploy.rollout.outcome import Outcome
+from pyinfra_deploy.rollout.playbooks import HostsWithPlaybooks
 from pyinfra_deploy.rollout.policy import Code, Course, Kind, Options, groups_foreseen
-from pyinfra_deploy.rollout.pyinfra_hosts import PyinfraHosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +58,9 @@ def begin(
     )
     # One host is built on in its turn, right away.
     early = early if len(waiting) > 1 else ()
-    hosts = PyinfraHosts(fleet, identity, run, wanted, DEPLOY, {}, console.line, early)
+    hosts = HostsWithPlaybooks(
+        fleet, identity, run, wanted, DEPLOY, {}, console.line, early, note=console.note
+    )
     return drive(hosts, console, kept, generations)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyinfra_deploy.rollout.policy import FAILURES, Course, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyinfra_deploy.rollout.outcome import Outcome
     from pyinfra_deploy.rollout.record import Record
@@ -34,6 +34,11 @@ class Console:
         """One of pyinfra's."""
         self.record.log(text)
         print(f"    {text}" if text else "", flush=True)
+
+    def note(self, text: str, hosts: Sequence[str]) -> None:
+        """Of something beside pyinfra, into the timeline too."""
+        self.say(f"    {text}")
+        self.record.event(text, hosts=list(hosts))
 
     def group(self, hosts: tuple[str, ...], course: Course) -> None:
         self.course, self.turn = course, hosts

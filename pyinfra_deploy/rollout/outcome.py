@@ -17,6 +17,7 @@ WORDS = {
     Kind.SAME: "served it already",
     Kind.BACK: "went back and serves its previous release",
     Kind.FAILED: "failed before it was switched",
+    Kind.AFTER: "serves the release, and what comes after it failed",
     Kind.DOWN: "SERVES NOTHING",
     Kind.LOST: "was not reached to its end",
 }

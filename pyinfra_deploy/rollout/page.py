@@ -18,6 +18,7 @@ MARKS = {
     "same": ("good", "served it already"),
     "back": ("bad", "went back"),
     "failed": ("bad", "failed before the switch"),
+    "after": ("bad", "serves the release; what comes after it failed"),
     "down": ("worst", "serves nothing"),
     "lost": ("worst", "not reached"),
     None: ("waiting", "not begun"),

@@ -29,10 +29,11 @@ class Kind(Enum):
     BACK = "back"  # its gates failed; it serves its previous release again
     FAILED = "failed"  # something before the switch failed; it serves what it did, or nothing yet
     DOWN = "down"  # it serves nothing, and did before, or was to
+    AFTER = "after"  # it serves the release, and a playbook after that failed
     LOST = "lost"  # it was not reached, or did not answer to its end
 
 
-FAILURES = (Kind.BACK, Kind.FAILED, Kind.DOWN, Kind.LOST)
+FAILURES = (Kind.BACK, Kind.FAILED, Kind.AFTER, Kind.DOWN, Kind.LOST)
 
 
 class Code(IntEnum):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from pyinfra_deploy.settings.ansible_section import missing_files
 from pyinfra_deploy.settings.conda_contradictions import conda_contradictions
 from pyinfra_deploy.settings.lock_header import python_of_lock
 
@@ -50,6 +51,7 @@ def contradictions(
     yield from _gpus(settings)
     yield from _placement(settings)
     yield from _curve(settings)
+    yield from missing_files(settings.ansible, root)
     engine = settings.engine
     if engine.watch.enabled and engine.args.get("disable-log-stats") is True:
         # log_stats False builds no stat loggers, Prometheus' included (wheels 0.5.3

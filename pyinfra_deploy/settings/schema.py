@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import field_validator
 
+from pyinfra_deploy.settings.ansible_section import Ansible as Ansible
+from pyinfra_deploy.settings.ansible_section import Hooks as Hooks
 from pyinfra_deploy.settings.engine_section import Engine as Engine
 from pyinfra_deploy.settings.fan_out_section import FanOut as FanOut
 from pyinfra_deploy.settings.kinds import (
@@ -359,6 +361,8 @@ class Settings(Section):
     engine: Engine = setting(Engine(), "The engine.", {})
     gateway: Gateway | None = setting(None, "Required for the group gateway.", {})
     rollout: Rollout = setting(Rollout(), "What a rollout asks of a release.", {})
+    ansible: Ansible = setting(Ansible(), "Playbooks of your own.", {})
+    hooks: Hooks = setting(Hooks(), "Commands on the operator's machine.", {})
 
     @property
     def served_model_name(self) -> str:
