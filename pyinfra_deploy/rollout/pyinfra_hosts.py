@@ -58,14 +58,16 @@ class PyinfraHosts:
         alone, so that of two that begin at once one gets it and the other learns of it there."""
         self._document = document
         hosts = sorted(self.wanted)
+        # From here on: who is interrupted in the middle does not know which of them are.
+        self.taken = list(hosts)
         answers = asking.Answers()
         for some in (hosts[:1], hosts[1:]):
             found = self._take(some, generations)
             answers.update(found)
             answers.refused |= found.refused
             answers.lost |= found.lost
-            self.taken += list(found)
             if found.missing:
+                self.taken = list(answers)
                 self.give_back(dict.fromkeys(self.taken, "not begun"), "")
                 break
         self._renewed = self.clock()
