@@ -178,6 +178,8 @@ def _soak(
             taken.append(time.monotonic() - asking)
         except (probe.NotReadyError, probe.RejectedError) as error:
             failed, last = failed + 1, str(error)
+            # systemd hears of a death a moment after its clients.
+            time.sleep(gates.pause_seconds)
             _refuse_death(unit, invocation)
         if failed > gates.error_budget * planned:
             raise _over_budget(gates, asked, failed, last)

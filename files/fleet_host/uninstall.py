@@ -48,6 +48,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     for path in paths:
         _remove(path)
     systemctl.call(["daemon-reload"])
+    with contextlib.suppress(HostError):  # where none of them had failed
+        systemctl.call(["reset-failed", "llm-*"])
     if (layout.etc_root() / "nginx").is_dir():
         _reload_nginx()
     kept += _remove_users(models=models)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra.api import operation
 
-from pyinfra_deploy.operations import lease
+from pyinfra_deploy.operations import lease, packing
 from pyinfra_deploy.operations.calling import answer_of, on_host
 from pyinfra_deploy.operations.go_live import (
     STEP,
@@ -49,7 +49,10 @@ def roll_back(
 
     def back(state: State, host: Host) -> bool:
         root, name = settings.llm_root, settings.engine.name
-        taken = lease.acquire(state, host, llm_root=root, generation_seen=None, lease_seen=None)
+        taken = lease.acquire(
+            state, host, llm_root=root, generation_seen=None, lease_seen=None,
+            installing=_program_where_another(state, host, root),
+        )  # fmt: skip
         if not taken:
             return False
         request = {key: target[key] for key in ("kept", "rejected", "who", "why")}
@@ -69,6 +72,18 @@ def roll_back(
         return _switched(state, host, settings, target["kept"], served, verification)
 
     yield on_host(back)
+
+
+def _program_where_another(state: State, host: Host, llm_root: str) -> bytes | None:
+    """This checkout's host program, where the host has another one: it may know neither holds nor
+    gates, and would pass over what it does not know."""
+    try:
+        has = call(state, host, "version", {}, llm_root=llm_root).get("program")
+    except HostRefused:
+        has = None
+    except ConnectionLost:
+        return None  # which the next call says
+    return None if has == packing.host_program_digest() else packing.host_program()
 
 
 def _switched(

@@ -43,6 +43,11 @@ def drive(
             course, step = courses.run(console.course, hosts, console)
         except KeyboardInterrupt:
             return _interrupted(hosts, console)
+        except Exception:
+            # A defect of this program must not keep the hosts locked.
+            with contextlib.suppress(Exception, KeyboardInterrupt):
+                _say_what_is_kept(hosts, console, hosts.give_back({}, INTERRUPTED))
+            raise
         console.course = course
         code = exit_code(course, step)
         what = {"ask": "paused", "stop": "stopped", "done": "complete"}[step.what]

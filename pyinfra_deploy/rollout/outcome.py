@@ -43,7 +43,10 @@ class Outcome:
 
     @property
     def in_words(self) -> str:
-        return f"{self.host}: {WORDS[self.kind]}" + (f": {self.reason}" if self.reason else "")
+        words = WORDS[self.kind]
+        if self.kind is Kind.FAILED and self.release and self.serves == self.release:
+            words = "serves the release, but a step after that failed"
+        return f"{self.host}: {words}" + (f": {self.reason}" if self.reason else "")
 
 
 def succeeded(host: str, wanted: str | None, told: Mapping[str, Any] | None) -> Outcome:

@@ -58,14 +58,16 @@ class PyinfraHosts:
         alone, so that of two that begin at once one gets it and the other learns of it there."""
         self._document = document
         hosts = sorted(self.wanted)
+        # From here on: who is interrupted in the middle does not know which of them are.
+        self.taken = list(hosts)
         answers = asking.Answers()
         for some in (hosts[:1], hosts[1:]):
             found = self._take(some, generations)
             answers.update(found)
             answers.refused |= found.refused
             answers.lost |= found.lost
-            self.taken += list(found)
             if found.missing:
+                self.taken = list(answers)
                 self.give_back(dict.fromkeys(self.taken, "not begun"), "")
                 break
         self._renewed = self.clock()
@@ -161,8 +163,8 @@ class PyinfraHosts:
         seen = self.status(bad) if bad else {}
         return {
             host: outcome.failed(
-                host, self.rollout, self.wanted[host], None,
-                ran.about(asking.shown_name(self.fleet, host)), seen.get(host),
+                host, self.rollout, self.wanted[host], None, self._said(ran, host),
+                seen.get(host),
             )
             for host in bad
         }  # fmt: skip
@@ -186,11 +188,15 @@ class PyinfraHosts:
             host: outcome.succeeded(host, self.wanted[host], told[host])
             if host in ended_well
             else outcome.failed(
-                host, self.rollout, self.wanted[host], told[host],
-                ran.about(asking.shown_name(self.fleet, host)), seen.get(host),
+                host, self.rollout, self.wanted[host], told[host], self._said(ran, host),
+                seen.get(host),
             )
             for host in hosts
         }  # fmt: skip
+
+    def _said(self, ran: child.Ran, host: str) -> tuple[str, ...]:
+        """Of the host; where nothing is, as for settings that cannot be read, what came last."""
+        return ran.about(asking.shown_name(self.fleet, host)) or ran.lines[-5:]
 
     def _ended_well(self, ran: child.Ran, host: str, told: Mapping[str, Any] | None) -> bool:
         name = asking.shown_name(self.fleet, host)

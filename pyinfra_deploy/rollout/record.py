@@ -89,7 +89,8 @@ def begin(
     groups: Sequence[Sequence[str]],
     hosts: Mapping[str, Mapping[str, Any]],
 ) -> Record:
-    """hosts: {host: {from, to, changes, differences, findings}}, each as texts."""
+    """hosts: {host: {from, to, changes, differences, findings}}, each as texts. Of a run that is
+    gone on with, what is there of it stays."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "id": identity,
@@ -104,8 +105,31 @@ def begin(
         "end": None,
     }
     record = Record(directory_of(root, inventory), document)
+    before = _read(record.path)
+    if before is not None:
+        _go_on(record, before)
     record.write()
     return record
+
+
+def _go_on(record: Record, before: Mapping[str, Any]) -> None:
+    document = record.document
+    document |= {"began": before["began"], "events": list(before["events"])}
+    document["events"].append({"when": now(), "what": f"gone on with by {document['owner']}"})
+    for name, host in before["hosts"].items():
+        document["hosts"][name] = {**host, **document["hosts"].get(name, {})}
+        document["hosts"][name]["from"] = host.get("from")
+    for line in before.get("log") or ():
+        record.log(line)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """None for what is no record: absent, or cut."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
 
 
 def newest(root: Path, inventory: str, identity: str = "") -> dict[str, Any] | None:
@@ -115,8 +139,8 @@ def newest(root: Path, inventory: str, identity: str = "") -> dict[str, Any] | N
         key=lambda path: (path.stat().st_mtime_ns, path.name),
     )
     for path in reversed(found):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(document, dict) and document.get("schema") == SCHEMA:
+        document = _read(path)
+        if document is not None:
             return document
     return None
 

@@ -61,9 +61,7 @@ def test_ctrl_c_leaves_nothing_drained_and_no_lock(checkout: Checkout) -> None:
     checkout.write()
     running = rollouts.start(checkout, "rollout", NAME, "--yes")
     rollouts.in_phase(DEBIAN12, "starting", "judging")
-    running.signal(signal.SIGINT).ended(
-        130, "interrupted", f"{DEBIAN12}: its go-live", "fleet rollout standin --resume"
-    )
+    running.signal(signal.SIGINT).ended(130, "interrupted", "fleet rollout standin --resume")
     rollouts.nothing_is_left()
     rollouts.fleet(checkout, "rollout", NAME, "--resume", "--yes").ended(0)
     rollouts.nothing_is_left()
@@ -71,7 +69,8 @@ def test_ctrl_c_leaves_nothing_drained_and_no_lock(checkout: Checkout) -> None:
 
 def test_the_second_of_two_operators_is_told_who_is_at_work(checkout: Checkout) -> None:
     checkout.base["engine"] = engine_with(8300)
-    checkout.write()
+    # So long that the first is surely still at work when the others come.
+    checkout.write(rollout={"soak_seconds": 90})
     first = rollouts.start(checkout, "rollout", NAME, "--yes")
     rollouts.in_phase(DEBIAN12, "starting", "judging")
     locked = rollouts.fleet(checkout, "lock", "status", NAME).ended(0)
@@ -83,6 +82,7 @@ def test_the_second_of_two_operators_is_told_who_is_at_work(checkout: Checkout) 
     deploy.said("another run is at work on this host")
     first.finish().ended(0)
     rollouts.nothing_is_left()
+    checkout.write()
 
 
 def test_a_pause_waits_for_its_resume(checkout: Checkout) -> None:

@@ -201,3 +201,22 @@ def test_a_hold_to_what_is_not_there_is_refused_and_one_is_ended_by_hand(
     assert hold.end({"engine": "main", "who": "ada"})["changed"]
     assert hold.end({"engine": "main", "who": "ada"}) == {"changed": False, "hold": None}
     assert engine.linked("main", "current") == "r1"
+
+
+def test_without_a_name_a_release_is_asked_by_its_own(upgrade: FakeHost) -> None:
+    """As a rollback does, whose release may have served its model under another name."""
+    release.stage(upgrade.release_request("r4", serves="old-name"))
+    unnamed = {"path": "/v1/completions", "model": "", "prompt": "1", "max_tokens": 4}
+    spec = upgrade.golive_spec("r4", probe=unnamed, gates=gates(golden=[golden("four")]))
+    assert golive.run(spec, Progress(None))["changed"]
+
+
+def test_a_release_that_a_hold_rejects_does_not_go_live(upgrade: FakeHost) -> None:
+    """Also for a deploy that was planned before the hold."""
+    hold.begin({"engine": "main", "kept": "r1", "rejected": ["r2"], "who": "ada", "why": "slow"})
+    before = upgrade.calls()
+    with pytest.raises(HostError, match="release r2 of engine main is held back") as caught:
+        go(upgrade, gates())
+    assert "fleet unhold" in caught.value.fix
+    assert upgrade.calls() == before
+    assert upgrade.linked("current") == "r1"

@@ -14,6 +14,7 @@ from pyinfra_deploy.operations import (
     gate,
     go_live,
     lease,
+    packing,
     rollback_steps,
     rollout_run,
     run,
@@ -154,6 +155,7 @@ def test_a_last_verification_leads_back_too(world: PyinfraWorld, told: Path) -> 
 def roll_back(world: PyinfraWorld, verification: Any = None, *, switch: bool = True) -> bool:
     target = {"kept": "r1", "rejected": ["r2"], "who": "ada", "why": "slow", "switch": switch}
     world.script.says("hold begin", {"hold": {"served_model_name": "old"}})
+    world.script.says("version", {"program": packing.host_program_digest()})
     return world.run(
         rollback_steps.roll_back,
         settings=worlds.settings_with(),
@@ -170,9 +172,9 @@ def test_a_rollback_holds_then_switches_with_the_same_gates(
     world.script.says("verify", {"checks": []})
     assert roll_back(world, {"model": "new"})
     assert world.script.commands() == [
-        "lease acquire", "hold begin", "job start", "job status", "verify",
+        "version", "lease acquire", "hold begin", "job start", "job status", "verify",
     ]  # fmt: skip
-    _, held, start, _, verify = [sent.spec for sent in world.script.sent]
+    _, _, held, start, _, verify = [sent.spec for sent in world.script.sent]
     assert held == {"engine": "main", "kept": "r1", "rejected": ["r2"], "who": "ada", "why": "slow"}
     job = start["spec"]
     assert (job["release"], job["probe"]["model"], job["fitness"]) == ("r1", "old", None)
@@ -183,7 +185,7 @@ def test_a_rollback_holds_then_switches_with_the_same_gates(
 
 def test_a_host_that_runs_it_is_only_held(world: PyinfraWorld, told: Path) -> None:
     assert roll_back(world, switch=False)
-    assert world.script.commands() == ["lease acquire", "hold begin"]
+    assert world.script.commands() == ["version", "lease acquire", "hold begin"]
     assert said(told)["result"] == {"release": "r1", "changed": False}
 
 
@@ -210,3 +212,18 @@ def test_a_release_that_is_not_there_is_told(world: PyinfraWorld, told: Path) ->
     arguments: dict[str, Any] = {"settings": settings, "target": target, "verification": None}
     assert not world.run(rollback_steps.roll_back, **arguments)
     assert "is not on this host" in said(told)["error"]["what"]
+
+
+def test_a_host_with_an_older_program_gets_this_checkouts(world: PyinfraWorld, told: Path) -> None:
+    """The older one knows no holds, and would pass over gates."""
+    roll_back(world, switch=False)
+    world.script.sent.clear()
+    world.script.says("version", {"program": "older"})
+    target = {"kept": "r1", "rejected": [], "who": "ada", "why": "x", "switch": False}
+    arguments: dict[str, Any] = {
+        "settings": worlds.settings_with(), "target": target, "verification": None,
+    }  # fmt: skip
+    world.run(rollback_steps.roll_back, **arguments)
+    installing = world.script.sent[1].command
+    assert "lease acquire" in installing
+    assert "mv -f" in installing

@@ -208,6 +208,13 @@ def test_interrupted_twice_says_what_is_left(
     assert "the lock of a, b, c, d was not given back" in said
 
 
+def test_a_defect_leaves_no_lock(tmp_path: Path) -> None:
+    hosts = FakeHosts({"b": ZeroDivisionError()})
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, hosts)
+    assert hosts.ends == [({}, "interrupted")]
+
+
 @pytest.mark.parametrize(
     "words",
     [("--batch", "0%"), ("--canary", "-1"), ("--max-failures", "x"), ("--no-such",)],

@@ -103,3 +103,8 @@ def test_without_an_error_of_its_own_the_last_line_says_why() -> None:
 def test_an_interrupted_rollout_is_read_from_its_hosts(seen: Any, kind: Kind | None) -> None:
     found = from_status("gpu01", "ro1", "r2", seen)
     assert (found.kind if found else None) == kind
+
+
+def test_a_step_after_the_go_live_that_failed_is_called_so() -> None:
+    found = judged({"result": {"release": "r2"}}, status("done", started="r2"), ("nginx: no",))
+    assert found.in_words == ("gpu01: serves the release, but a step after that failed: nginx: no")

@@ -129,3 +129,21 @@ def test_the_newest_is_found_or_one_by_its_beginning(tmp_path: Path, kept: recor
     assert named == json.loads(kept.path.read_text())
     assert record.page_of(tmp_path, named) == kept.page_path
     assert record.newest(tmp_path, "other") is None
+
+
+def test_what_is_gone_on_with_keeps_what_it_had(tmp_path: Path, kept: record.Record) -> None:
+    kept.log("the first line")
+    kept.write()
+    again: dict[str, Any] = {"gpu02": {"from": "r1", "to": "r2", "findings": []}}
+    second = record.begin(
+        tmp_path, "prod", "ro1", kind="rollout", owner="bob", options=Options(),
+        groups=[["gpu01"], ["gpu02"]], hosts=again,
+    )  # fmt: skip
+    document = json.loads(second.path.read_text())
+    assert document["hosts"]["gpu01"]["outcome"]["kind"] == "live"
+    assert document["log"] == ["the first line"]
+    assert [event["what"] for event in document["events"]] == [
+        "switching", "gone on with by bob",
+    ]  # fmt: skip
+    kept.path.write_text("{cut")
+    assert record.newest(tmp_path, "prod") is None
