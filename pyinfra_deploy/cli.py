@@ -30,6 +30,7 @@ COMMANDS = {
     "pyinfra_deploy.deploy_commands": ("deploy", "drift"),
     "pyinfra_deploy.status_commands": ("status",),
     "pyinfra_deploy.service_commands": ("drain", "undrain", "logs"),
+    "pyinfra_deploy.runbook_commands": ("runbook",),
     "pyinfra_deploy.uninstall_commands": ("uninstall",),
 }
 

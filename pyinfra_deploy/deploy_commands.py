@@ -8,8 +8,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy import facts_commands, plan_report, playbook_plan
+from pyinfra_deploy import facts_commands, hooks, plan_report, playbook_plan
 from pyinfra_deploy.operations import packing
+from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.plan_commands import read_hosts
 from pyinfra_deploy.rollout import foresee, playbooks
 from pyinfra_deploy.rollout.console import confirmed
@@ -76,7 +77,9 @@ def _deploy(arguments: argparse.Namespace) -> int:
     if not arguments.yes and not confirmed(f"Deploy to {concerned}?"):
         print("nothing was changed")
         return 1
-    return with_playbooks(fleet, hosts) if playing else run_pyinfra(fleet, hosts)
+    facts = {"kind": "deploy", "owner": own_run().owner, "hosts": hosts}
+    run = with_playbooks if playing else run_pyinfra
+    return hooks.around(fleet, facts, lambda: run(fleet, hosts))
 
 
 def with_playbooks(fleet: Fleet, hosts: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy import facts_commands
+from pyinfra_deploy import facts_commands, hooks
 from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.plan_commands import read_hosts
 from pyinfra_deploy.rollout import asking, foresee, record, rollback
@@ -125,7 +125,7 @@ def _begin(
     options: Options,
     identity: str,
     course: Course | None = None,
-) -> Code:
+) -> int:
     run = own_run()
     wanted = {host: one.kept for host, one in targets.items()}
     kept = {
@@ -160,7 +160,7 @@ def _begin(
         hosts = PyinfraHosts(
             fleet, identity, run, dict(wanted), DEPLOY, {"targets": str(path)}, console.line
         )
-        return drive(hosts, console, kept, {})
+        return hooks.around_rollout(fleet, console, lambda: drive(hosts, console, kept, {}))
 
 
 def resume(fleet: Fleet, document: Mapping[str, Any], seen: asking.Answers, *, yes: bool) -> int:

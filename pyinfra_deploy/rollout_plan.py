@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy import plan_report
+from pyinfra_deploy import hooks, plan_report
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.planning.early import built_early
@@ -33,7 +33,7 @@ def begin(
     options: Options,
     identity: str,
     course: Course | None = None,
-) -> Code:
+) -> int:
     """course: of a rollout that is gone on with, whose hosts may be more than those going."""
     wanted = {host: release_of(plans[host]) for host in going}
     generations = {
@@ -58,10 +58,10 @@ def begin(
     )
     # One host is built on in its turn, right away.
     early = early if len(waiting) > 1 else ()
-    hosts = HostsWithPlaybooks(
+    rolling = HostsWithPlaybooks(
         fleet, identity, run, wanted, DEPLOY, {}, console.line, early, note=console.note
     )
-    return drive(hosts, console, kept, generations)
+    return hooks.around_rollout(fleet, console, lambda: drive(rolling, console, kept, generations))
 
 
 def print_plan(read: Read) -> Code | None:

@@ -19,6 +19,7 @@ HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9*]([A-Za-z0-9.-]*[A-Za-z0-9])?"
 # X.509 limits a common name to 64 characters (RFC 5280, ub-common-name); clients look at the
 # alternative names only.
 COMMON_NAME_LENGTH = 64
+KEY, NEXT_KEY = "server.key", "server.key.next"
 
 
 def directory() -> Path:
@@ -47,9 +48,10 @@ def openssl(arguments: list[str], what: str, stdin: str = "") -> str:
 
 
 def request(asked: dict[str, Any]) -> dict[str, Any]:
-    """`tls request` {names, addresses} -> {csr: PEM, key_created: bool}.
+    """`tls request` {names, addresses, new_key?} -> {csr: PEM, key_created: bool}.
 
-    The key (EC P-256, 0600, root's) is made once and kept: a renewal needs no new one.
+    The key (EC P-256, 0600, root's) is made once and kept: a renewal needs no new one. new_key: one
+    is made beside it, and `tls install` of its certificate puts it in the former's place.
     """
     names, addresses = fields.texts(asked, "names"), fields.texts(asked, "addresses")
     if not names or not all(HOST_NAME.fullmatch(name) for name in names):
@@ -64,7 +66,7 @@ def request(asked: dict[str, Any]) -> dict[str, Any]:
             alternatives.append(f"IP:{ipaddress.ip_address(address)}")
         except ValueError as error:
             raise SpecError(f"{address!r} is no IP address", f"{error}.", "Correct it.") from error
-    key = directory() / "server.key"
+    key = directory() / (NEXT_KEY if asked.get("new_key") is True else KEY)
     created = not key.exists()
     if created:
         durable.make_directories(key.parent, mode=0o750)
@@ -92,17 +94,17 @@ def install(asked: dict[str, Any]) -> dict[str, Any]:
     """
     chain, authority = fields.text(asked, "certificate_chain"), fields.optional_text(asked, "ca")
     place = directory()
-    key, certificate = place / "server.key", place / "server.crt"
-    if not key.exists():
+    key, certificate, following = place / KEY, place / "server.crt", place / NEXT_KEY
+    if not key.exists() and not following.exists():
         raise HostError(
             "the certificate cannot be installed",
             f"there is no key {key} that it could belong to.",
             "Run 'tls request' first and have its request signed.",
         )
     what = "reading the certificate"
-    ours = openssl(["pkey", "-in", str(key), "-pubout"], f"reading {key}")
     theirs = openssl(["x509", "-noout", "-pubkey"], what, chain)
-    if ours != theirs:
+    for_following = following.exists() and _public(following) == theirs
+    if not for_following and (not key.exists() or _public(key) != theirs):
         raise HostError(
             "the certificate is not for this host's key",
             f"its public key differs from that of {key}.",
@@ -110,7 +112,13 @@ def install(asked: dict[str, Any]) -> dict[str, Any]:
         )
     # Exit status 1 when it has ended; openssl says so on stdout only.
     openssl(["x509", "-noout", "-checkend", "0"], "the certificate has ended; checking it", chain)
+    if for_following:
+        # Nginx has read both and goes on with what it has until it is told to read them again.
+        durable.write_file(key, following.read_text(), mode=0o600)
     changed = _write(certificate, chain)
+    if for_following:
+        durable.remove_file(following)
+        events.record("TLS key replaced", path=str(key))
     if authority is not None:
         openssl(["x509", "-noout"], "reading the authority's certificate", authority)
         changed = _write(place / "ca.crt", authority) or changed
@@ -118,6 +126,10 @@ def install(asked: dict[str, Any]) -> dict[str, Any]:
     if changed:
         events.record("certificate installed", not_after=state["not_after"], sans=state["sans"])
     return {"changed": changed, "certificate": state}
+
+
+def _public(key: Path) -> str:
+    return openssl(["pkey", "-in", str(key), "-pubout"], f"reading {key}")
 
 
 def _write(path: Path, text: str) -> bool:

@@ -43,8 +43,12 @@ def gateway(plan: HostPlan) -> None:
     if plan.certificate:
         gateway_steps.issue_certificate(
             name="Issue the certificate",
-            plan=plan,
+            settings=plan.settings,
             sign=Signer(fleet, plan.settings.gateway.server_name).sign,
         )
     if plan.nginx or plan.certificate:
-        gateway_steps.apply_nginx(name="Apply Nginx's configuration", plan=plan)
+        gateway_steps.apply_nginx(
+            name="Apply Nginx's configuration",
+            settings=plan.settings,
+            reload=bool(plan.certificate),
+        )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyinfra.api import Host, State
 
     from pyinfra_deploy.operations.calling import Commands
-    from pyinfra_deploy.planning.host_plan import HostPlan
+    from pyinfra_deploy.settings.schema import Settings
 
 
 @operation()
@@ -46,25 +46,28 @@ def push_keys(document: Callable[[], Mapping[str, Any]], llm_root: str) -> Comma
 
 
 @operation()
-def issue_certificate(plan: HostPlan, sign: Callable[[str], tuple[str, str]]) -> Commands:
+def issue_certificate(
+    settings: Settings, sign: Callable[[str], tuple[str, str]], new_key: bool = False
+) -> Commands:
     """Have the host make a key and a request, and give it a certificate of the inventory's CA.
 
-    + plan: the host's plan
+    + settings: the host's
     + sign: takes a request and returns the certificate chain and the CA's certificate, PEM
+    + new_key: in the place of the one that the host has
 
     **Example:**
 
     .. code:: python
 
-        issue_certificate(name="Issue a certificate", plan=plan, sign=authority.sign)
+        issue_certificate(name="Issue a certificate", settings=settings, sign=authority.sign)
     """
-    assert plan.settings.gateway is not None
-    name, llm_root = plan.settings.gateway.server_name, plan.settings.llm_root
+    assert settings.gateway is not None
+    llm_root = settings.llm_root
+    asked: dict[str, Any] = {"names": [settings.gateway.server_name], "addresses": []}
+    asked |= {"new_key": True} if new_key else {}
 
     def issue(state: State, host: Host) -> bool:
-        request = answer_of(
-            state, host, "certificate", "tls request", {"names": [name], "addresses": []}, llm_root
-        )
+        request = answer_of(state, host, "certificate", "tls request", asked, llm_root)
         if request is None:
             return False
         try:
@@ -79,20 +82,21 @@ def issue_certificate(plan: HostPlan, sign: Callable[[str], tuple[str, str]]) ->
 
 
 @operation()
-def apply_nginx(plan: HostPlan) -> Commands:
+def apply_nginx(settings: Settings, reload: bool) -> Commands:
     """Render Nginx's configuration for the version on the host, test it there, then reload; the
     old one is kept when the test or the probe fails.
 
-    + plan: the host's plan
+    + settings: the host's
+    + reload: also where no file of it differs, as after a new certificate
 
     **Example:**
 
     .. code:: python
 
-        apply_nginx(name="Apply Nginx's configuration", plan=plan)
+        apply_nginx(name="Apply Nginx's configuration", settings=settings, reload=False)
     """
-    assert plan.settings.gateway is not None
-    settings, gateway = plan.settings, plan.settings.gateway
+    assert settings.gateway is not None
+    gateway = settings.gateway
 
     def apply(state: State, host: Host) -> bool:
         # Asked now: the package may have come with this very run.
@@ -110,7 +114,7 @@ def apply_nginx(plan: HostPlan) -> Commands:
                 "path": "/not-listed",
                 "status": 404,
             },
-            "reload": bool(plan.certificate),
+            "reload": reload,
         }
         return answer_of(state, host, "nginx", "nginx apply", spec, settings.llm_root) is not None
 

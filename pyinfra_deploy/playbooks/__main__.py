@@ -14,8 +14,11 @@ or ansible.cfg name, and secrets from the environment: none is in a command line
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -40,6 +43,23 @@ PATHS = {
     ),
 }
 CANCELED = 130
+ENDING_SECONDS = 20.0
+# ansible-playbook is the leader of a session of its own and outlives a runner that is killed;
+# SIGTERM ends it with its workers, SIGKILL leaves them. prctl(2): PR_SET_PDEATHSIG is kept by exec.
+# What runner itself sets (config/_base.py) would turn host keys' checking off and retry files, too.
+WRAPPER = """\
+#!{python}
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
+if os.getppid() != {parent}:
+    sys.exit(1)
+with open({pid!r}, "w") as file:
+    file.write(str(os.getpid()))
+os.environ.update({environment!r})
+if {checking!r} is None:
+    os.environ.pop("ANSIBLE_HOST_KEY_CHECKING", None)
+os.execv({program!r}, [{program!r}, *sys.argv[1:]])
+"""
 
 
 def main() -> int:
@@ -56,6 +76,8 @@ def main() -> int:
     # Runner's files hold this process's environment: for their owner only, and gone afterwards.
     with tempfile.TemporaryDirectory(prefix="fleet-playbooks-") as name:
         inventory = _inventory(Path(name), root, spec["inventory"])
+        retries = Path(name) / "failed"
+        environment["PATH"] = f"{_wrapper(Path(name), retries)}{os.pathsep}{environment['PATH']}"
         for playbook in spec["playbooks"]:
             if not hosts:
                 break
@@ -80,6 +102,52 @@ def _environment(root: Path, spec: dict[str, Any]) -> dict[str, str]:
         before = os.environ.get(variable) or defaults.get("defaults", key, fallback=default)
         found[variable] = f"{place / kind}:{before}"
     return found
+
+
+def _wrapper(scratch: Path, retries: Path) -> Path:
+    """The directory of an ansible-playbook that ends when this process does."""
+    program = shutil.which(
+        "ansible-playbook", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    )
+    path = scratch / "bin/ansible-playbook"
+    path.parent.mkdir()
+    path.write_text(
+        WRAPPER.format(
+            python=sys.executable, parent=os.getpid(), pid=str(scratch / "pid"), program=program,
+            environment={
+                "ANSIBLE_RETRY_FILES_ENABLED": "1", "ANSIBLE_RETRY_FILES_SAVE_PATH": str(retries)
+            },
+            checking=os.environ.get("ANSIBLE_HOST_KEY_CHECKING"),
+        )
+    )  # fmt: skip
+    path.chmod(0o700)
+    return path.parent
+
+
+class Ending:
+    """Runner's cancel callback: ends ansible-playbook on a signal or when its time is over, by
+    itself at first, then by runner's SIGKILL."""
+
+    def __init__(self, pid: Path, timeout_seconds: float) -> None:
+        self.pid, self.deadline = pid, time.monotonic() + timeout_seconds
+        self.interrupted = self.timed_out = False
+        self.asked_at: float | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._interrupt)
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        self.interrupted = True
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if self.asked_at is not None:
+            return now - self.asked_at > ENDING_SECONDS
+        self.timed_out = not self.interrupted and now > self.deadline
+        if (self.interrupted or self.timed_out) and self.pid.exists():
+            self.asked_at = now
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(self.pid.read_text()), signal.SIGTERM)
+        return False
 
 
 def _inventory(scratch: Path, root: Path, inventory: str) -> list[str]:
@@ -116,7 +184,10 @@ def _run(
         *(["--check"] if spec["check"] else []),
         *(["--syntax-check"] if spec["syntax"] else []),
     ]
-    retries = Path(tempfile.mkdtemp(prefix="failed-", dir=scratch))
+    retries = scratch / "failed"
+    shutil.rmtree(retries, ignore_errors=True)
+    retries.mkdir()
+    ending = Ending(scratch / "pid", spec["timeout_seconds"])
     limit = scratch / "hosts"
     limit.write_text("".join(f"{host}\n" for host in hosts))
     ran = ansible_runner.run(
@@ -125,24 +196,22 @@ def _run(
         playbook=playbook,
         inventory=inventory,
         limit=f"@{limit}",
-        envvars={
-            **environment,
-            "ANSIBLE_RETRY_FILES_ENABLED": "1",
-            "ANSIBLE_RETRY_FILES_SAVE_PATH": str(retries),
-        },
+        envvars=environment,
         cmdline=" ".join(options) or None,
+        settings={"pexpect_timeout": 1},
         event_handler=handler,
-        timeout=spec["timeout_seconds"],
+        cancel_callback=ending,
         quiet=True,
         suppress_env_files=True,
         suppress_output_file=True,
     )
-    if ran.status == "canceled":
+    if ending.interrupted:
         return None
     not_to_end = {
         line for path in retries.glob("*.retry") for line in path.read_text().splitlines()
     }
-    found = told.end(ran.rc, ran.status, spec["timeout_seconds"], not_to_end)
+    status = "timeout" if ending.timed_out else ran.status
+    found = told.end(ran.rc, status, spec["timeout_seconds"], not_to_end)
     seconds = round(time.monotonic() - began, 1)
     if not found["concerned"] and not found["failed"] and not spec["syntax"]:
         say(f"playbook {playbook} concerned none of these hosts")

@@ -118,7 +118,7 @@ show)
         ExecMainCode=1 ExecMainStatus=$status CPUUsageNSec=$cpu \
         ActiveEnterTimestampMonotonic=0
     ;;
-restart)
+start | restart)
     stop
     cat /proc/sys/kernel/random/uuid > invocation
     mkdir -p "$FAKE_RUN"
@@ -133,7 +133,7 @@ restart)
     echo "{\"release\": \"${release##*/}\", \"binding\": $binding," \
         "\"model_mended\": ${mended:-null}}" > "$FAKE_RUN/started.json"
     ;;
-stop) stop ;;
+stop) case "$*" in *llm-golive@*) ;; *) stop ;; esac ;;
 kill) [ -e deaf ] || kill -9 "$pid" ;;
 enable) echo enabled > enabled ;;
 disable) echo disabled > enabled ;;

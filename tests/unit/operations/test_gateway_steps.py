@@ -59,7 +59,7 @@ def issue(world: PyinfraWorld, requests: list[str]) -> bool:
         requests.append(request)
         return "the chain", "the authority"
 
-    return world.run(gateway_steps.issue_certificate, plan=plan_of(), sign=sign)
+    return world.run(gateway_steps.issue_certificate, settings=plan_of().settings, sign=sign)
 
 
 def test_the_key_stays_on_the_host_and_its_request_is_signed(world: PyinfraWorld) -> None:
@@ -87,7 +87,7 @@ def test_a_ca_that_does_not_sign_fails_the_host_in_words(
         raise KeysError("the CA may not sign for llm.example.com", "its names", "make another")
 
     world.script.says("tls request", {"csr": "x"})
-    assert not world.run(gateway_steps.issue_certificate, plan=plan_of(), sign=sign)
+    assert not world.run(gateway_steps.issue_certificate, settings=plan_of().settings, sign=sign)
     assert "the CA may not sign for llm.example.com" in caplog.text
     assert "Traceback" not in caplog.text
     assert world.script.commands() == ["tls request"]
@@ -105,7 +105,8 @@ def test_nginx_is_configured_for_the_version_that_is_there_by_now(
 ) -> None:
     """The plan saw none: the package came with this very run."""
     world.script.says("host facts", {"nginx": version, "nginx_openssl": "3.0.15", "ipv6": False})
-    assert world.run(gateway_steps.apply_nginx, plan=plan_of(https_port=8443))
+    settings = plan_of(https_port=8443).settings
+    assert world.run(gateway_steps.apply_nginx, settings=settings, reload=True)
     assert world.script.commands() == ["host facts", "nginx apply"]
     spec = world.script.sent[1].spec
     text = spec["files"][nginx.CONFIGURATION]
@@ -122,7 +123,7 @@ def test_nginx_is_configured_for_the_version_that_is_there_by_now(
 def test_a_host_that_keeps_its_old_configuration_fails(world: PyinfraWorld, command: str) -> None:
     world.script.says("host facts", {"nginx": "1.22.1"})
     world.script.says(command, refusal("nginx -t failed"))
-    assert not world.run(gateway_steps.apply_nginx, plan=plan_of())
+    assert not world.run(gateway_steps.apply_nginx, settings=plan_of().settings, reload=False)
 
 
 @pytest.mark.parametrize(

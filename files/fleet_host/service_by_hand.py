@@ -1,0 +1,80 @@
+"""Stopping an engine by hand and starting it again: what runbooks do beside draining."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from . import durable, engine, events, fields, probe, service, snapshot, systemctl
+from .errors import HostError
+
+STOP_SECONDS = 900.0
+ANSWER_SECONDS = 30.0
+
+
+def stop(request: dict[str, Any]) -> dict[str, Any]:
+    """`service stop` {engine, by, reason, now} -> {changed, drain}. Drained by hand until `service
+    undrain`; a reboot ends both.
+
+    now: without waiting for what runs, a go-live included, which is ended first: it would start the
+    engine again. Else HostError while a go-live is at work.
+    """
+    name, by = engine.name_of(request), fields.text(request, "by")
+    unit, golive = f"llm-engine@{name}.service", f"llm-golive@{name}.service"
+    now = request.get("now") is True
+    if not now and _state(golive) in ("active", "activating", "deactivating"):
+        raise HostError(
+            f"engine {name} is being switched", f"{golive} is at work.", "Wait for its end."
+        )
+    drained = service.drain(
+        {"engine": name, "by": by, "reason": fields.text(request, "reason"), "wait_seconds": 0}
+    )
+    if now:
+        systemctl.call(["stop", "--no-block", golive])
+    ran = _state(unit) not in ("inactive", "failed", "")
+    if ran and now:
+        systemctl.call(["stop", "--no-block", unit])
+        with contextlib.suppress(HostError):  # it may be down by now; the stop below tells
+            systemctl.call(["kill", "--signal=KILL", unit])
+    if ran:
+        systemctl.call(["stop", unit], STOP_SECONDS)
+        events.record("engine stopped", by, engine=name, at_once=now)
+    return {"changed": ran, "drain": drained["drain"]}
+
+
+def start(request: dict[str, Any]) -> dict[str, Any]:
+    """`service start` {engine, by} -> {changed}. Does not wait; `service answers` tells."""
+    name, by = engine.name_of(request), fields.text(request, "by")
+    unit = f"llm-engine@{name}.service"
+    engine.unit_state(unit)
+    if _state(unit) in ("active", "activating", "reloading"):
+        return {"changed": False}
+    # After too many deaths systemd refuses a start until it is told to forget them.
+    systemctl.call(["reset-failed", unit])
+    systemctl.call(["start", "--no-block", unit])
+    events.record("engine started by hand", by, engine=name)
+    return {"changed": True}
+
+
+def answers(request: dict[str, Any]) -> dict[str, Any]:
+    """`service answers` {engine} -> {answers, active, why, drain}: by one real completion."""
+    name = engine.name_of(request)
+    active = _state(f"llm-engine@{name}.service")
+    release = engine.linked(name, "current")
+    document = durable.read_object(
+        engine.release_directory(name, release or "none") / "release.json"
+    )
+    model = (document or {}).get("served_model_name")
+    why = "" if model else "it has no release"
+    if model:
+        asked = probe.Probe("/v1/completions", str(model), "Hello", 4)
+        try:
+            probe.completion(engine.socket_path(name), asked, ANSWER_SECONDS)
+        except (probe.NotReadyError, probe.RejectedError) as error:
+            why = str(error)
+    flag = snapshot.drain_flag(str(engine.drain_flag(name)))
+    return {"answers": not why, "active": active, "why": why, "drain": flag}
+
+
+def _state(unit: str) -> str:
+    return systemctl.show(unit, ["ActiveState"])["ActiveState"]

@@ -1,0 +1,3 @@
+from tests.fakes.repository import empty, repository
+
+__all__ = ["empty", "repository"]
