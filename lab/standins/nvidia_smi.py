@@ -296,6 +296,9 @@ def answer(
         return (xml[: len(xml) // 2] if state.get("cut") else xml), 0
     if "-L" in options:
         return list_gpus(gpus), 0
+    if "--gpu-reset" in options:
+        lines = [f"GPU {gpu['pci.bus_id']} was successfully reset.\n" for gpu in gpus]
+        return "".join(lines) + "All done.\n", 0
     if "-pm" in options:
         lines = [f"Enabled persistence mode for GPU {gpu['pci.bus_id']}.\n" for gpu in gpus]
         return "".join(lines) + "All done.\n", 0

@@ -36,6 +36,12 @@ def test_list() -> None:
     assert ask("-L", host="gpu2").splitlines()[0] != lines[0]
 
 
+def test_reset() -> None:
+    lines = ask("--gpu-reset", "-i", "0,1").splitlines()
+    assert len(lines) == 3
+    assert all(line.endswith("was successfully reset.") for line in lines[:2])
+
+
 def test_query() -> None:
     text = ask("--query-gpu=index,memory.total,fan.speed,compute_cap,clocks.sm", "--format=csv")
     header, first, *rest = text.splitlines()
