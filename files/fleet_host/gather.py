@@ -82,7 +82,7 @@ def gather(
     interval = staging.SAVE_INTERVAL_SECONDS if swarm is None else SHARED_INTERVAL_SECONDS
     memory = Memory(place, staging.remembered(place, needed), interval)
     if swarm is not None:
-        swarm.begin(memory, needed)
+        swarm.begin(memory, needed, progress)
     verify_new(place, needed, memory, progress)
     missing = [entry for entry in needed if entry.path not in memory.good]
     refuse_full_disk(wanted, place, missing)
