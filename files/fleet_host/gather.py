@@ -112,7 +112,10 @@ def gather(
             # Of what came only what was kept counts, so that there is an end.
             have = client.present_bytes(place.model, needed)
             advanced, most = have > most, max(have, most)
-            if outcome.final or (outcome.refused and not advanced):
+            refused = outcome.refused and not advanced and not outcome.final
+            if refused and swarm is not None and swarm.left_to_others(outcome.error, progress):
+                continue
+            if outcome.final or refused:
                 raise outcome.error
             if advanced:
                 outage.bytes_came(outcome.quiet_seconds)

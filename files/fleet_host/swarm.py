@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import client, hashing, integrity, peers, sharing
+from . import client, hashing, integrity, peers, sharing, turns
 from .early import EarlyVerification
 from .peer_watch import PeerWatch, Seen
 
@@ -37,9 +37,6 @@ MOST_FAILURES, LEFT_SECONDS = 4, 120.0
 # The host at the hub gives up after model.stall_timeout_seconds and says so; those that wait for it
 # must not give it up in the same moment, nor each other.
 STALL_SPARE_SECONDS = 60.0
-# Of hosts that failed at the hub: after two it is the hub's fault, and waiting for a third is
-# worth nothing.
-FAILED_AT_HUB = 2
 # Between two questions to a peer that was too busy; the more hosts ask, the longer.
 BUSY_SECONDS, BUSY_SECONDS_A_PEER = 0.3, 0.02
 AGAIN_SECONDS = 2.0
@@ -78,6 +75,8 @@ class Swarm:
         # Files that are as locked and broken all the same: the hub's pull says so in its words.
         self._broken: set[str] = set()
         self._told: set[str] = set()
+        # Why, where the hub will not give this host anything.
+        self._refused: str | None = None
         self.account = peers.Account()
 
     @property
@@ -123,7 +122,7 @@ class Swarm:
                         return []
                     self._start(pool, running, missing)
                     memory.save_when_due()
-                    self._watch.say(self._local_bytes())
+                    self._watch.say(self._local_bytes(), hub_failed=self._refused)
                     if not running:
                         turn = self._turn(missing, time.monotonic() - moved_at, progress)
                         if turn:
@@ -281,22 +280,17 @@ class Swarm:
         if not self._watch.asked_all():
             return []
         alive = self._watch.answering()
-        # What somebody has is not the hub's business, also while he is too busy to give it.
-        theirs = {sha256 for seen in alive for sha256 in seen.files | seen.coming}
-        turn = [
-            entry for entry in missing if entry.sha256 not in theirs or entry.path in self._broken
-        ]
-        # One that has not begun may have the very files, not verified yet. One to whom the hub
-        # gives nothing does not hold the others back.
-        ahead = any(
-            seen.starting
-            or (seen.pulling and seen.peer.rank < self._watch.rank and not seen.hub_failed)
-            for seen in alive
-        )
-        return [] if ahead and self._hub_works() else turn
+        if self._refused is not None and turns.somebody_pulls(alive):
+            return []
+        works = turns.hub_works(self._watch.all())
+        return turns.of(missing, alive, self._watch.rank, self._broken, hub_works=works)
 
-    def _hub_works(self) -> bool:
-        return sum(1 for seen in self._watch.all() if seen.hub_failed) < FAILED_AT_HUB
+    def left_to_others(self, error: HostError, progress: Progress) -> bool:
+        """The hub refuses this host: whether another one is getting on there all the same."""
+        self._refused = error.why
+        if found := turns.somebody_pulls(self._watch.answering()):
+            progress.log(f"{error.what}: {error.why} Another host pulls it, and is waited for.")
+        return found
 
     def _tell_unreachable(self, progress: Progress) -> None:
         for line in self.unreachable():
@@ -321,6 +315,7 @@ class Swarm:
         """To be called about once a second: verifies files that are whole, so that others can have
         them. It raises Yielded when others have, or bring, what this host is fetching."""
 
+        self._refused = None
         for entry in fetched:
             stat = integrity.stat_of(self._partial(entry.path))
             if stat is not None and stat.size_bytes >= entry.size_bytes:
@@ -338,7 +333,7 @@ class Swarm:
                     self._yield(f"{entry.path} is at a peer", progress)
             for seen in alive:
                 ahead = seen.hub and seen.peer.rank < self._watch.rank
-                if absent and ahead and self._hub_works():
+                if absent and ahead and turns.hub_works(self._watch.all()):
                     self._yield(f"{seen.peer.name} asks it", progress)
 
         return tick
