@@ -83,15 +83,17 @@ def write_record(
 def read_record(directory: Path) -> dict[str, Any] | None:
     """A model's record, or None when there is none. HostError for one that cannot be trusted."""
     path = record_path(directory)
-    record = durable.read_json(path)
+    fix = "Remove it and deploy again: the model is then verified anew and gets its record."
+    try:
+        record = durable.read_json(path)
+    except HostError as error:
+        raise HostError(error.what, error.why, fix) from error
     if record is None:
         return None
     if not isinstance(record, dict) or not isinstance(record.get("files"), list):
-        raise HostError(
-            f"{path} is no model record",
-            "it has no list of files.",
-            "Remove it and deploy again: the model is then verified anew and gets its record.",
-        )
+        raise HostError(f"{path} is no model record", "it has no list of files.", fix)
+    if not all(map(_is_row, record["files"])) or not isinstance(record.get("schema", 0), int):
+        raise HostError(f"{path} is no model record", "not every file in it has its row.", fix)
     if record.get("schema", 0) > SCHEMA_VERSION:
         raise HostError(
             f"{path} was written by a newer program",
@@ -99,6 +101,18 @@ def read_record(directory: Path) -> dict[str, Any] | None:
             "Deploy with the newer version.",
         )
     return record
+
+
+def _is_row(row: object) -> bool:
+    if not isinstance(row, dict):
+        return False
+    texts, numbers = (row.get("path"), row.get("sha256")), ("size", "mtime_ns", "inode")
+    ctime_ns = row.get("ctime_ns")
+    return (
+        all(isinstance(one, str) for one in texts)
+        and all(isinstance(row.get(key), int) for key in numbers)
+        and (ctime_ns is None or isinstance(ctime_ns, int))
+    )
 
 
 def require_record(directory: Path) -> dict[str, Any]:

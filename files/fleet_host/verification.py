@@ -30,7 +30,7 @@ SHOWN_LINES = 50
 class Found:
     """What is wrong with one model. name: OWNER--NAME/REVISION. checked: files that were hashed.
     damaged: (path, problem). broken: the same, of files that are as locked and do not belong
-    together."""
+    together. error: why it could not be verified."""
 
     name: str
     record: dict[str, Any]
@@ -38,9 +38,12 @@ class Found:
     damaged: list[tuple[str, str]]
     extra: list[str]
     broken: list[tuple[str, str]]
+    error: HostError | None = None
 
     @property
     def lines(self) -> list[str]:
+        if self.error is not None:
+            return [f"{self.name}: {self.error.what}: {self.error.why}"]
         return [
             f"{self.name}: {path} {problem}" for path, problem in self.damaged + self.broken
         ] + [f"{self.name}: {path} does not belong to the model" for path in self.extra]
@@ -72,8 +75,15 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
     began = time.monotonic()
     answers, skipped = [], []
     for directory in wanted_models(spec):
-        deep = spec.get("deep") is True or (days is not None and is_due(directory, days))
-        found = verify_held(directory, deep=deep, progress=progress)
+        try:
+            deep = spec.get("deep") is True or (days is not None and is_due(directory, days))
+            found = verify_held(directory, deep=deep, progress=progress)
+        except HostError as error:
+            # Of this model: the others are verified all the same.
+            problem = f"cannot be relied on: {error.what}: {error.why}"
+            broken = [(f"{directory.name}.json", problem)]
+            name = models.name_of(directory)
+            found = Found(name, {"files": []}, [], [], [], broken, error)
         if found is None:
             skipped.append(models.name_of(directory))
         else:
@@ -97,11 +107,14 @@ def damage(wrong: list[Found], result: dict[str, Any]) -> HostError:
     damaged = sum(len(found.damaged) for found in wrong)
     extra = sum(len(found.extra) for found in wrong)
     engines = sorted({one for it in wrong if it.damaged for one in models.engines_running(it.name)})
-    fix = (
+    errors = [found.error for found in wrong if found.error is not None]
+    fixes = [
         "Run the deploy: its pull replaces the damaged files alone and moves away what does not "
         "belong."
-        if damaged or extra
-        else "Every file is as it was pulled, so it is broken at its source: use another revision."
+    ] * bool(damaged or extra)
+    fixes += list(dict.fromkeys(error.fix for error in errors))
+    fix = " ".join(fixes) or (
+        "Every file is as it was pulled, so it is broken at its source: use another revision."
     )
     if engines:
         fix += (
@@ -110,7 +123,9 @@ def damage(wrong: list[Found], result: dict[str, Any]) -> HostError:
         )
     error = HostError(
         f"{names} is not as it was verified",
-        f"{damaged} files are damaged and {extra} do not belong: {lines[0]}.",
+        f"{damaged} files are damaged and {extra} do not belong"
+        + (f", and {len(errors)} models could not be verified" if errors else "")
+        + f": {lines[0].rstrip('.')}.",
         fix,
         lines[:SHOWN_LINES],
     )
