@@ -86,17 +86,21 @@ def read_lock(place: Places) -> Listing | None:
     return Listing(tuple(sorted(entries)), document["commit"])
 
 
-def remembered(place: Places, entries: tuple[FileEntry, ...]) -> dict[str, Verdict]:
-    """Files that an earlier run found good and that nobody touched since.
+def remembered(
+    place: Places, entries: tuple[FileEntry, ...], directory: Path | None = None
+) -> dict[str, Verdict]:
+    """Files that an earlier run found good and that nobody touched since. directory: where they are
+    by now, None for staging.
 
     Each was fsynced before it was hashed, so a power cut cannot have emptied it since.
     """
     known = durable.read_json(place.verified) or {}
+    directory = directory or place.model
     good = {}
     for entry in entries:
         row = known.get(entry.path)
         if row and row["sha256"] == entry.sha256 and row["size"] == entry.size_bytes:
-            stat = stat_of(place.model / entry.path)
+            stat = stat_of(directory / entry.path)
             if stat is not None and stat_in(row).same(stat):
                 good[entry.path] = Verdict(entry, None, stat)
     return good
@@ -176,15 +180,30 @@ def sealed(directory: Path, verdicts: list[Verdict], *, renamed: bool = False) -
     have happened since they were hashed. HostError otherwise.
     """
     current = [Verdict(it.entry, None, stat_of(directory / it.entry.path)) for it in verdicts]
-    for before, now in zip(verdicts, current, strict=True):
-        if before.stat is None or not before.stat.same(now.stat, but_ctime=renamed):
+    refuse_changed(directory, verdicts, current, but_ctime=renamed)
+    make_read_only(directory)
+    # Whoever had it open before can write still, and the record must not call that verified.
+    final = [Verdict(it.entry, None, stat_of(directory / it.entry.path)) for it in verdicts]
+    refuse_changed(directory, verdicts, final, but_ctime=True)
+    return final
+
+
+def refuse_changed(
+    directory: Path, earlier: list[Verdict], later: list[Verdict], *, but_ctime: bool
+) -> None:
+    for before, now in zip(earlier, later, strict=True):
+        if before.stat is None or not before.stat.same(now.stat, but_ctime=but_ctime):
             raise HostError(
                 f"{directory / now.entry.path} changed after it was verified",
                 "somebody writes into the model's directory.",
                 "Find out who (its owner, 'fuser'), then pull again.",
             )
-    make_read_only(directory)
-    return [Verdict(it.entry, None, stat_of(directory / it.entry.path)) for it in verdicts]
+
+
+def close_directories(directory: Path) -> None:
+    """Read-only again, after a run that was killed while they were not; files stay as they are."""
+    for root, _, _ in os.walk(directory):
+        set_mode(Path(root), 0o555)
 
 
 def set_mode(path: Path, mode: int) -> None:
