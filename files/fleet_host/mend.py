@@ -25,7 +25,7 @@ def look_after(
     wanted: Wanted, place: Places, progress: Progress, swarm: Swarm | None = None
 ) -> str:
     """A model that is published: present, verified now, or mended file by file."""
-    record = model_record.read_record(place.final)
+    record = model_record.read_files(place.final)
     if record is not None:
         refuse_other_than_locked(wanted, place, record)
         listing = Listing(model_record.recorded_entries(record), record.get("commit"))

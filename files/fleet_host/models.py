@@ -111,7 +111,7 @@ def listing(_request: dict[str, Any]) -> dict[str, Any]:
 def _record(directory: Path) -> tuple[dict[str, Any], str | None]:
     """A model's record, and why it cannot be read: one bad record must hide no other model."""
     try:
-        return model_record.read_record(directory) or {"files": []}, None
+        return model_record.read_files(directory) or {"files": []}, None
     except HostError as error:
         return {"files": []}, f"{error.what}: {error.why}"
 

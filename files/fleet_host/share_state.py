@@ -53,7 +53,7 @@ def given(model: str) -> dict[str, Given]:
     staged = durable.read_object(staging_directory(model) / "verified.json") or {}
     _add(found, staging_directory(model) / "model", list(staged.values()))
     try:
-        record = model_record.read_record(model_directory(model))
+        record = model_record.read_files(model_directory(model))
     except HostError:
         record = None  # a verification tells; here it only gives nothing
     _add(found, model_directory(model), (record or {}).get("files", []))
