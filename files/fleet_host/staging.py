@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,13 @@ from .listing import FileEntry, Listing
 from .model_record import record_path, row_of, stat_in
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
+
+    from .status import Progress
 
 SAVE_INTERVAL_SECONDS = 5.0
+# A verification looks four times a second who wants the model.
+GIVE_WAY_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -60,15 +65,40 @@ def places(target: Path, model_id: str, revision: str) -> Places:
     return Places(target / name / revision, target / ".incoming" / name / revision)
 
 
-def held(place: Places) -> AbstractContextManager[None]:
-    """Hold the model: two clients with different HOMEs both write into one directory."""
+@contextmanager
+def held(place: Places, progress: Progress | None = None) -> Iterator[None]:
+    """Hold the model: two clients with different HOMEs both write into one directory.
+
+    A verification has it too, for hours, and gives way to whoever holds the lock of pulls.
+    """
     durable.make_directories(place.staging)
     durable.make_directories(place.final.parent)
-    return locking.held(
-        place.staging.with_name(f".{place.staging.name}.lock"),
+
+    def say() -> None:
+        if progress is not None:
+            message = f"for a verification (llm-verify@*) of {place.final} to give way"
+            progress.phase("waiting", message=message)
+
+    with locking.held(
+        pulls_lock(place.staging),
         f"{place.final} is being pulled already",
         "Wait for it: 'systemctl list-units \"llm-pull@*\"' shows which job it is.",
-    )
+        patience_seconds=1.0,
+    ), locking.held(
+        place.staging.with_name(f".{place.staging.name}.lock"),
+        f"{place.final} is being verified or removed, and did not become free",
+        f"A verification should have given way within {GIVE_WAY_SECONDS:.0f} s. See 'systemctl "
+        "list-units \"llm-verify@*\"'; it can be stopped, changes no model, and goes on at its "
+        "next time. Wait for a removal ('fleet model remove'). Then run again.",
+        patience_seconds=GIVE_WAY_SECONDS,
+        on_wait=say,
+    ):  # fmt: skip
+        yield
+
+
+def pulls_lock(staging: Path) -> Path:
+    """Held by a pull from before it has the model: a verification that has it then gives way."""
+    return staging.with_name(f".{staging.name}.pull.lock")
 
 
 def write_lock(place: Places, origin: dict[str, Any], listing: Listing) -> None:

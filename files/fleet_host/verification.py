@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from . import durable, fields, integrity, layout, locking, model_record, models
 from .errors import HostError, SpecError
 from .listing import name_problem
+from .staging import pulls_lock
 from .status import Progress
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ class Found:
             "broken": [{"path": path, "problem": problem} for path, problem in self.broken],
             "engines": models.engines_running(self.name),
         }
+
+
+class GaveWay(Exception):
+    """A pull wants the model: a deploy must not wait for hours, or fail, for a verification."""
 
 
 def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -146,22 +151,32 @@ def wanted_models(spec: dict[str, Any]) -> list[Path]:
 
 
 def verify_held(directory: Path, *, deep: bool, progress: Progress) -> Found | None:
-    """verify_model while no pull writes into it; None when one does, which verifies it itself."""
+    """verify_model while no pull writes into it; None when one does, or comes to want it."""
     staging = directory.parents[1] / ".incoming" / directory.parent.name
     durable.make_directories(staging)
     lock = staging / f".{directory.name}.lock"
     try:
         with locking.held(lock, "the model is being pulled", "Wait for it."):
-            return verify_model(directory, deep=deep, progress=progress)
+            pulls = pulls_lock(staging / directory.name)
+            return verify_model(directory, deep=deep, progress=progress, pulls=pulls)
+    except GaveWay:
+        progress.log(f"{models.name_of(directory)} is left to a pull, and verified another time")
+        return None
     except locking.Busy:
         progress.log(f"{models.name_of(directory)} is left out: it is being pulled")
         return None
 
 
 def verify_model(
-    directory: Path, *, deep: bool, progress: Progress, renewing: bool = True
+    directory: Path,
+    *,
+    deep: bool,
+    progress: Progress,
+    renewing: bool = True,
+    pulls: Path | None = None,
 ) -> Found:
-    """One published model, and its record renewed. deep: each file is read from the disk."""
+    """One published model, and its record renewed. deep: each file is read from the disk. pulls:
+    the lock whose holder it gives way to (GaveWay), with what it has found in the record."""
     record = model_record.require_record(directory)
     entries = model_record.recorded_entries(record)
     todo = list(entries) if deep else model_record.touched_entries(directory, record)
@@ -171,8 +186,20 @@ def verify_model(
         total = sum(entry.size_bytes for entry in todo)
         message = f"{len(todo)} of {len(entries)} files of {name}"
         progress.phase("verify", total=total, unit="bytes", message=message)
-        # A marked file may be right in the page cache and wrong on the disk.
-        verdicts = integrity.verify_files(directory, todo, progress=progress, from_disk=True)
+
+        def tick() -> None:
+            if pulls is not None and locking.is_held(pulls):
+                raise GaveWay
+
+        try:
+            # A marked file may be right in the page cache and wrong on the disk.
+            integrity.verify_files(
+                directory, todo, progress=progress, from_disk=True,
+                on_verdict=verdicts.append, on_tick=tick,
+            )  # fmt: skip
+        except GaveWay:
+            model_record.renew(directory, record, verdicts, deep=False)
+            raise
         if renewing:
             model_record.renew(directory, record, verdicts, deep=deep)
     damaged = [(it.entry.path, it.problem) for it in verdicts if it.problem]
