@@ -101,6 +101,7 @@ def test_without_its_token_the_hub_refuses(world: LockWorld, face: HuggingFace) 
         ({"lfs": {"size": 5}}, "has no SHA-256"),
         ({"lfs": {"oid": "0" * 64}, "size": None}, "has no size"),
         ({"path": "../evil", "lfs": None}, "leaves the model's directory"),
+        ({"path": "odd\ud800.safetensors"}, "is no text that a file system could hold"),
         ({"path": "x.py"}, "brings code of its own"),
         ({"path": FIRST}, "is listed twice"),
     ],
