@@ -105,9 +105,12 @@ class PeerWatch:
         with self._lock:
             self._seen[name].left_until = time.monotonic() + seconds
 
-    def movement(self) -> int:
-        """A number that changes while a peer that pulls gets on, or hashes what it has."""
-        return sum(seen.bytes + len(seen.files) + seen.hashed for seen in self.answering())
+    def movement(self) -> tuple[int, frozenset[str]]:
+        """Something that changes while a peer that pulls gets on, or hashes what it has, and when
+        another one tries the hub."""
+        alive = self.answering()
+        at_hub = frozenset(seen.peer.name for seen in alive if seen.hub)
+        return sum(seen.bytes + len(seen.files) + seen.hashed for seen in alive), at_hub
 
     def in_words(self) -> str:
         alive = self.answering()

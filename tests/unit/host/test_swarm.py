@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -118,7 +119,7 @@ def test_a_peer_that_hashes_what_was_copied_to_it_gets_on(
     hashing = PeerWatch(sharing.alone(MODEL), ["c" * 64], progress.hashed_bytes)
     other = PeerWatch(sharing.alone(MODEL))
     try:
-        known = other._seen.setdefault("gpu00", seen(0))
+        known = other._seen.setdefault("gpu00", seen(0, next_at=math.inf))
 
         def movement() -> object:
             hashing.say(5)
@@ -139,6 +140,20 @@ def test_a_peer_that_hashes_what_was_copied_to_it_gets_on(
     finally:
         hashing.end()
         other.end()
+
+
+def test_another_host_at_the_hub_has_the_time_that_the_one_before_had() -> None:
+    watch = PeerWatch(sharing.alone(MODEL))
+    try:
+        first, second = seen(0, next_at=math.inf), seen(1, next_at=math.inf)  # never asked
+        watch._seen |= {"a": first, "b": second}
+        first.hub = True
+        before = watch.movement()
+        assert watch.movement() == before
+        first.hub, second.hub = False, True
+        assert watch.movement() != before
+    finally:
+        watch.end()
 
 
 def test_transfers_that_break_off_together_are_one_failure(tmp_path: Path) -> None:
