@@ -42,6 +42,9 @@ hosts: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.bench plan
 	$(BIN)/python -m tests.bench converge
+	$(BIN)/python -m tests.bench verify
+	$(BIN)/python -m tests.bench pull
+	$(BIN)/python -m tests.bench fanout
 
 soak: $(VENV)/.ready
 	FLEET_KILL_STRIDE=1 $(BIN)/python -m pytest -v tests/integration/host/test_pull_kills.py
