@@ -179,7 +179,7 @@ def put_directory(name: str, source: Path, target: str) -> None:
     subprocess.run(command, input=packed, check=True, capture_output=True)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 180) -> None:
     """Until the condition holds; AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
     },
     "model": {
         "endpoint": f"http://{HUB_ADDRESS}",
-        "stall_timeout_seconds": 15,
+        "stall_timeout_seconds": 30,
         "file_timeout_seconds": 60,
         # The stand-in has no transformers either; what is examined is in test_97.
         "fitness": "off",
