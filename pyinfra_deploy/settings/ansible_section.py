@@ -18,7 +18,7 @@ class Ansible(Section):
 
     before: Annotated[tuple[RepositoryPath, ...], LENIENT] = setting(
         (),
-        "Playbooks that run on a host before anything of it is changed, in this order. A host on "
+        "Playbooks that run on a host in its turn, before the deploy, in this order. A host on "
         "which one fails is not switched. Engines serve meanwhile: nothing for drivers.",
         ["playbooks/hardening.yml"],
     )
