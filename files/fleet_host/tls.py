@@ -48,7 +48,7 @@ def openssl(arguments: list[str], what: str, stdin: str = "") -> str:
 
 
 def request(asked: dict[str, Any]) -> dict[str, Any]:
-    """`tls request` {names, addresses, new_key?} -> {csr: PEM, key_created: bool}.
+    """`tls request` {names, addresses, new_key?} -> {csr: PEM, key_created: bool, new_key: bool}.
 
     The key (EC P-256, 0600, root's) is made once and kept: a renewal needs no new one. new_key: one
     is made beside it, and `tls install` of its certificate puts it in the former's place.
@@ -83,7 +83,7 @@ def request(asked: dict[str, Any]) -> dict[str, Any]:
         ],
         f"making a certificate request with {key}",
     )
-    return {"csr": csr, "key_created": created}
+    return {"csr": csr, "key_created": created, "new_key": asked.get("new_key") is True}
 
 
 def install(asked: dict[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,13 @@ def issue_certificate(
         request = answer_of(state, host, "certificate", "tls request", asked, llm_root)
         if request is None:
             return False
+        if new_key and request.get("new_key") is not True:
+            host.log_styled(
+                "certificate: this host's program is older and makes no new key: deploy first",
+                fg="red",
+                log_func=logger.error,
+            )
+            return False
         try:
             chain, authority = sign(str(request["csr"]))
         except KeysError as error:

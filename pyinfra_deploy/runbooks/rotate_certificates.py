@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pyinfra_deploy.deploys.verify import verification_of
 from pyinfra_deploy.runbooks import common
 from pyinfra_deploy.runbooks.book import Runbook, Scene, Step, StopError
+
+VERIFY_SECONDS = 600
 
 
 def own_ca(scene: Scene) -> None:
@@ -25,6 +28,21 @@ def rotate(scene: Scene) -> None:
         scene.say(f"  {host}: new key, new certificate, Nginx has loaded them")
 
 
+def verified(scene: Scene) -> None:
+    """Of hosts that are not drained: the others answer no client."""
+    answers = scene.ask("service answers")
+    requests = {}
+    for host in scene.hosts:
+        one = scene.fleet.hosts[host]
+        verification = verification_of(one.settings, one.groups)
+        if verification is not None and not answers[host]["drain"]:
+            requests[host] = verification
+    found = scene.doors.ask("verify", requests, VERIFY_SECONDS)
+    for host in found.missing:
+        first, *more = found.problem(host).splitlines()
+        raise StopError(f"{host}: {first}", lines=more)
+
+
 RUNBOOK = Runbook(
     "rotate-certificates",
     "give gateways new TLS keys and certificates",
@@ -35,6 +53,7 @@ RUNBOOK = Runbook(
         common.FREE,
         Step("before", "the certificates are of the inventory's CA, which can be read", own_ca),
         Step("do", "new key, certificate and reload, host by host", rotate),
+        Step("after", "what a client does through HTTPS works, but on drained hosts", verified),
         common.WELL,
     ),
     group="gateway",

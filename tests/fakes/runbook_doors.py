@@ -164,9 +164,14 @@ def _logs(_doors: FakeDoors, _name: str, _host: HostState, request: Mapping[str,
     return {"lines": [f"{request['of']}: password is hunter22"]}
 
 
+def _verify(_doors: FakeDoors, _name: str, host: HostState, request: Mapping[str, Any]) -> Answer:
+    assert request["server_name"] == "llm.example.com"
+    return "a client was refused\n  why: 401" if host.dies else {"checks": []}
+
+
 KINDS: dict[str, Callable[[FakeDoors, str, HostState, Mapping[str, Any]], Answer]] = {
     "rollout status": _status, "service drain": _drain, "service undrain": _undrain,
     "service stop": _stop, "service start": _start, "service answers": _answers,
-    "gpu holders": _holders, "gpu reset": _reset, "service logs": _logs,
+    "verify": _verify, "gpu holders": _holders, "gpu reset": _reset, "service logs": _logs,
     "events tail": lambda *_: {"events": []}, "service releases": lambda *_: {"releases": {}},
 }  # fmt: skip

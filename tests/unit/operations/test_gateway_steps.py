@@ -99,6 +99,21 @@ def test_a_certificate_that_the_host_refuses_fails_it(world: PyinfraWorld) -> No
     assert not issue(world, [])
 
 
+def test_a_new_key_is_not_taken_for_made_by_an_older_program(
+    world: PyinfraWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    arguments: dict[str, Any] = {
+        "settings": plan_of().settings, "sign": lambda _csr: ("chain", "ca"), "new_key": True,
+    }  # fmt: skip
+    world.script.says("tls request", {"csr": "a request", "key_created": False})
+    assert not world.run(gateway_steps.issue_certificate, **arguments)
+    assert world.script.commands() == ["tls request"]
+    assert "deploy first" in caplog.text
+    world.script.says("tls request", {"csr": "a request", "key_created": True, "new_key": True})
+    assert world.run(gateway_steps.issue_certificate, **arguments)
+    assert world.script.sent[-2].spec["new_key"] is True
+
+
 @pytest.mark.parametrize(("version", "parameter"), [("1.22.1", True), ("1.26.3", False)])
 def test_nginx_is_configured_for_the_version_that_is_there_by_now(
     world: PyinfraWorld, version: str, parameter: bool

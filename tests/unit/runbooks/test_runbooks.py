@@ -260,6 +260,14 @@ def test_a_certificate_that_is_not_made_stops_at_its_host(there: World) -> None:
     assert "  | the last words" in there.doors.text
 
 
+def test_a_certificate_that_clients_do_not_take_is_told(there: World) -> None:
+    there.one.dies = True
+    assert there.run("rotate-certificates") == 3
+    assert "FAILED: gpu01: a client was refused" in there.doors.text
+    there.one.drained_by = "bob"
+    assert there.run("rotate-certificates") == 0
+
+
 def test_a_bundle_is_masked_and_its_owners(there: World, tmp_path: Path) -> None:
     out = tmp_path / "bundle.tar.gz"
     there.other.unreachable = True
