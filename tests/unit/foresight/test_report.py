@@ -132,7 +132,8 @@ def test_the_document_for_programs_keeps_its_shape(
 ) -> None:
     assert main([*four.arguments(), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
-    assert set(document) == {"hosts", "not_read"}
+    assert set(document) == {"hosts", "not_read", "playbooks"}
+    assert document["playbooks"] is None
     assert [host["host"] for host in document["hosts"]] == list(four.hosts)
     host = document["hosts"][3]
     assert set(host) == {
