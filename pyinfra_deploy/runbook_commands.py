@@ -89,9 +89,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if isinstance(hosts, str):
         print(hosts, file=sys.stderr)
         return USAGE
+    own = own_run()
     scene = Scene(
-        fleet, hosts, options, own_run().owner, FleetDoors(fleet), arguments.why, arguments.yes
-    )
+        fleet, hosts, options, own.owner, FleetDoors(fleet), own.as_spec(), arguments.why,
+        arguments.yes,
+    )  # fmt: skip
     facts = {
         "kind": "runbook", "runbook": book.name, "owner": scene.who, "hosts": hosts,
         "why": arguments.why, "options": options,

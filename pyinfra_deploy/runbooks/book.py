@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyinfra_deploy.settings.fleet import Fleet
 
 POLL_SECONDS = 2.0
+# As a deploy's: longer than anything here; a killed run's is taken over by the next.
+LEASE_SECONDS = 24 * 3600
 DONE, REFUSED, FAILED = 0, 1, 3
 
 
@@ -61,13 +63,14 @@ class Doors(Protocol):
 @dataclass
 class Scene:
     """One run: hosts in their order; options as they were given; seen: what steps leave to those
-    after them; yes: nobody is asked."""
+    after them; yes: nobody is asked. lease: who is running (operations/run.py), for the lock."""
 
     fleet: Fleet
     hosts: list[str]
     options: Mapping[str, str]
     who: str
     doors: Doors
+    lease: Mapping[str, Any] = field(default_factory=dict)
     why: str = ""
     yes: bool = False
     seen: dict[str, Any] = field(default_factory=dict)
@@ -113,6 +116,20 @@ class Scene:
             raise StopError(f"fleet {words[0]} ended with {code}", "mend what it says above")
         return printed
 
+    def take(self) -> None:
+        """The lock of all hosts. StopError where another run has one by now."""
+        spec = {**self.lease, "ttl_seconds": LEASE_SECONDS, "generation_seen": None}
+        self.seen["leased"] = list(self.hosts)
+        self.ask("lease acquire", **spec)
+
+    def give_back(self) -> None:
+        """What `take` has taken; of a host that another run has, nothing."""
+        hosts = self.seen.pop("leased", [])
+        requests = {host: {"run": self.lease["run"]} for host in hosts}
+        kept = self.doors.ask("lease release", requests, 30).missing if hosts else []
+        if kept:
+            self.say(f"the lock of {', '.join(kept)} was not given back: fleet lock release")
+
     def wait(self, what: Callable[[], str], seconds: float) -> None:
         """Until `what` gives no reason any more. StopError with its last one."""
         deadline = self.clock() + seconds
@@ -134,7 +151,9 @@ class Step:
 @dataclass(frozen=True)
 class Runbook:
     """does: for who reads it first. group: hosts of which it is for, "" any. one: it takes exactly
-    one host. options: {name: what it is}. after_failure: what a host may be left as."""
+    one host. options: {name: what it is}. after_failure: what a host may be left as.
+    locks: it changes hosts itself, and no other run may meanwhile; the others leave that to the
+    commands that they run."""
 
     name: str
     summary: str
@@ -144,6 +163,7 @@ class Runbook:
     one: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     after_failure: str = ""
+    locks: bool = False
 
     @property
     def described(self) -> str:
@@ -162,6 +182,13 @@ class Runbook:
 
 def run(book: Runbook, scene: Scene, *, dry: bool) -> int:
     """0 done, 1 refused with nothing changed, 3 failed on the way."""
+    try:
+        return _run(book, scene, dry=dry)
+    finally:
+        scene.give_back()
+
+
+def _run(book: Runbook, scene: Scene, *, dry: bool) -> int:
     began = False
     for step in book.steps:
         if dry and step.when != "before":
@@ -172,9 +199,11 @@ def run(book: Runbook, scene: Scene, *, dry: bool) -> int:
             if not scene.doors.confirmed(f"{book.summary}, on {names}?"):
                 scene.say("nothing was changed")
                 return REFUSED
-        began = began or step.when == "do"
         scene.say(f"{'check' if step.when != 'do' else '==>'} {step.text}")
         try:
+            if step.when == "do" and not began and book.locks:
+                scene.take()
+            began = began or step.when == "do"
             step.act(scene)
         except StopError as stop:
             scene.say(f"{'FAILED' if began else 'refused'}: {stop.what}")

@@ -29,5 +29,6 @@ RUNBOOK = Runbook(
         Step("after", "the host takes requests", taking),
         common.WELL,
     ),
+    locks=True,
     after_failure="A host that does not answer stays drained.",
 )

@@ -64,6 +64,7 @@ RUNBOOK = Runbook(
     ),
     one=True,
     options={"gpus": "numbers, as nvidia-smi has them: 0 or 0,1", **common.CUT, **common.ALONE},
+    locks=True,
     after_failure="The host may be left drained with its engine stopped: put it back with the "
     "runbook put-in, when it is mended.",
 )

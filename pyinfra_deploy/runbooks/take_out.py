@@ -32,5 +32,6 @@ RUNBOOK = Runbook(
         Step("after", "the host is drained", out),
     ),
     options={"stop": "yes: its engine is stopped, too", **common.CUT, **common.ALONE},
+    locks=True,
     after_failure="A host that was drained stays so: fleet undrain.",
 )

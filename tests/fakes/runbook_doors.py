@@ -34,6 +34,7 @@ class HostState:
     dies: bool = False
     release: str | None = "r1"
     locked_by: str = ""
+    taken_meanwhile: bool = False
     unreachable: bool = False
     holders: list[dict[str, Any]] = field(default_factory=list)
     gpus: int = 8
@@ -50,6 +51,7 @@ class FakeDoors:
     said: list[str] = field(default_factory=list)
     did: list[str] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
+    leased: set[str] = field(default_factory=set)
 
     def ask(
         self, command: str, requests: Mapping[str, Mapping[str, Any]], timeout_seconds: int
@@ -155,6 +157,7 @@ def _reset(doors: FakeDoors, name: str, host: HostState, request: Mapping[str, A
         return "this host is in service"
     if host.holders:
         return f"the GPUs are still open\n  why: process {host.holders[0]['pid']}"
+    assert name in doors.leased
     doors.did.append(f"reset {name} {request['gpus']}")
     host.gpus -= host.lost_in_reset
     return {"reset": request["gpus"], "gpus": [f"GPU {one}" for one in range(host.gpus)]}
@@ -162,6 +165,21 @@ def _reset(doors: FakeDoors, name: str, host: HostState, request: Mapping[str, A
 
 def _logs(_doors: FakeDoors, _name: str, _host: HostState, request: Mapping[str, Any]) -> Answer:
     return {"lines": [f"{request['of']}: password is hunter22"]}
+
+
+def _acquire(doors: FakeDoors, name: str, host: HostState, request: Mapping[str, Any]) -> Answer:
+    if host.taken_meanwhile:
+        return "another run is at work on this host"
+    assert request["generation_seen"] is None
+    assert request["ttl_seconds"] > 0
+    doors.leased.add(name)
+    return {"lease": {}}
+
+
+def _release(doors: FakeDoors, name: str, _host: HostState, request: Mapping[str, Any]) -> Answer:
+    assert request["run"] == "run-1"
+    doors.leased.discard(name)
+    return {"released": True}
 
 
 def _verify(_doors: FakeDoors, _name: str, host: HostState, request: Mapping[str, Any]) -> Answer:
@@ -172,6 +190,7 @@ def _verify(_doors: FakeDoors, _name: str, host: HostState, request: Mapping[str
 KINDS: dict[str, Callable[[FakeDoors, str, HostState, Mapping[str, Any]], Answer]] = {
     "rollout status": _status, "service drain": _drain, "service undrain": _undrain,
     "service stop": _stop, "service start": _start, "service answers": _answers,
-    "verify": _verify, "gpu holders": _holders, "gpu reset": _reset, "service logs": _logs,
+    "lease acquire": _acquire, "lease release": _release, "verify": _verify,
+    "gpu holders": _holders, "gpu reset": _reset, "service logs": _logs,
     "events tail": lambda *_: {"events": []}, "service releases": lambda *_: {"releases": {}},
 }  # fmt: skip

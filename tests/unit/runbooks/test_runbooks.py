@@ -43,7 +43,8 @@ class World:
         scene = Scene(
             load_fleet("prod", self.repository.root), list(hosts or ("gpu01",)),
             {**(options or {}), **more},
-            "ada@desk", self.doors, "fan 3", yes, sleep=sleep, clock=lambda: clock[0],
+            "ada@desk", self.doors, {"run": "run-1"}, "fan 3", yes,
+            sleep=sleep, clock=lambda: clock[0],
         )  # fmt: skip
         return run(registry.runbook(name), scene, dry=dry)
 
@@ -110,6 +111,7 @@ def test_on_a_good_day(there: World, name: str, tmp_path: Path) -> None:
     assert code == 0, there.doors.text
     assert there.doors.did == GOOD_DAYS[name][1]
     assert there.doors.said[-1] == f"{name}: done"
+    assert there.doors.leased == set()
 
 
 @pytest.mark.parametrize("name", registry.NAMES)
@@ -153,6 +155,14 @@ def test_nothing_is_begun_on_a_host_where_another_run_is_at_work(
     assert "another run is at work on gpu01 (bob@other)" in there.doors.text
 
 
+def test_a_host_that_another_run_takes_meanwhile_is_left_alone(there: World) -> None:
+    there.other.taken_meanwhile = True
+    assert there.run("take-out", "gpu01", "gpu02") == 1
+    assert there.doors.did == []
+    assert "refused: gpu02: another run is at work" in there.doors.text
+    assert there.doors.leased == set()
+
+
 def test_somebody_who_says_no_changes_nothing(there: World) -> None:
     there.doors.agrees = False
     assert there.run("take-out", yes=False) == 1
@@ -166,6 +176,7 @@ def test_a_gpu_is_not_reset_while_a_process_has_it(there: World) -> None:
     assert not any(line.startswith("reset") for line in there.doors.did)
     assert "FAILED: gpu01: the GPUs are still open" in there.doors.text
     assert "runbook put-in" in there.doors.text
+    assert there.doors.leased == set()
 
 
 def test_a_gpu_is_not_reset_while_requests_run(there: World) -> None:
