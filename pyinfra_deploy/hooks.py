@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Phase = Literal["before", "after", "on_failure"]
 SCHEMA = 1
-NOT_BEGUN = 1
+NOT_BEGUN, INTERRUPTED = 1, 130
 SHOWN_LINES = 10
 # Set for the commands that a runbook runs: its own hooks are the ones that count.
 WITHIN = "FLEET_WITHIN_RUNBOOK"
@@ -55,14 +55,22 @@ def around(
         return run()
     sections = hooks_of(fleet)
     document = {"schema": SCHEMA, "inventory": fleet.name, "began": now(), **facts}
-    if not _before(fleet, sections, document, say, not_begun):
-        return NOT_BEGUN
+    try:
+        if not _before(fleet, sections, document, say, not_begun):
+            return NOT_BEGUN
+    except KeyboardInterrupt:
+        say("interrupted in a hook; nothing was changed")
+        not_begun("interrupted in a hook")
+        return INTERRUPTED
     code = run()
     document |= {**outcome(), "code": int(code), "ended": now()}
     phases: tuple[Phase, ...] = ("on_failure", "after") if code else ("after",)
-    for phase in phases:
-        for failed in call(fleet, sections, phase, document):
-            _say(failed, phase, say)
+    try:
+        for phase in phases:
+            for failed in call(fleet, sections, phase, document):
+                _say(failed, phase, say)
+    except KeyboardInterrupt:
+        say("interrupted in a hook; the run itself was over")
     return code
 
 

@@ -69,6 +69,21 @@ def test_before_and_after_get_the_facts_masked(there: World) -> None:
     assert there.said == []
 
 
+@pytest.mark.parametrize(("when", "code"), [("before", 130), ("after", 5)])
+def test_an_interrupt_in_a_hook_is_no_traceback(
+    there: World, monkeypatch: pytest.MonkeyPatch, when: str, code: int
+) -> None:
+    fleet = there.fleet(**{when: [["hooks/keep", "told"]]})
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hooks, "_call", interrupted)
+    assert there.around(fleet, 5) == code
+    assert there.ran is (when == "after")
+    assert there.said[0].startswith("interrupted in a hook")
+
+
 def test_a_failed_run_is_told_twice(there: World) -> None:
     assert there.around(there.fleet(**EACH), 5) == 5
     assert [(one["phase"], one.get("code")) for one in there.told()] == [
