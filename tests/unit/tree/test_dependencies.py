@@ -114,7 +114,11 @@ def test_what_reads_its_own_files_still_does() -> None:
     ("directory", "package", "others"),
     [
         ("files/fleet_host", "fleet_host", set()),
-        ("gateway/llm_gateway", "llm_gateway", {"uvicorn"}),
+        (
+            "gateway/llm_gateway",
+            "llm_gateway",
+            {"uvicorn", "uvloop", "aiohttp", "prometheus_client"},
+        ),
     ],
 )
 def test_what_is_copied_to_hosts_stands_alone(
