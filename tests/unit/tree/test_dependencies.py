@@ -117,7 +117,7 @@ def test_what_reads_its_own_files_still_does() -> None:
         (
             "gateway/llm_gateway",
             "llm_gateway",
-            {"uvicorn", "uvloop", "aiohttp", "prometheus_client"},
+            {"uvicorn", "uvloop", "aiohttp", "yarl", "prometheus_client"},
         ),
     ],
 )

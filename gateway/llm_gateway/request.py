@@ -1,0 +1,134 @@
+"""One POST to the API: key, limits, body, count, and then its exchange with an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import TYPE_CHECKING
+
+from . import admission, asgi
+from .asgi import ClientGoneError
+from .counting import count_prompt
+from .exchange import COUNT_HEADER, Exchange
+from .prompt_count import check_room
+from .refusals import Refusal, no_such_address, wrong_method
+
+if TYPE_CHECKING:
+    from .asgi import Headers, Receive, Scope, Send
+    from .service import Service
+
+# To the engine: what traces a request. Never the client's key or cookies, nor headers that steer
+# vLLM (X-data-parallel-rank).
+_TRACE_HEADERS = (b"x-request-id", b"traceparent", b"tracestate")
+_TRACE_VALUE = re.compile(rb"[!-~]{1,512}")
+
+
+class Request:
+    """One POST from its headers to its answer's end."""
+
+    def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+        self.service, self.scope, self.receive, self.send = service, scope, receive, send
+        self.headers: Headers = []
+        self.model = ""
+        self.tier = ""
+        self.exchange: Exchange | None = None
+
+    async def answer(self) -> int:
+        """The status that was sent. Raises Refusal while none was, and ClientGoneError."""
+        service, path = self.service, self.scope["path"]
+        if self.scope["method"] != "POST":
+            raise wrong_method("POST")
+        key, config, dispatcher = service.admit_key(self.scope)
+        self.headers.append((b"x-key-id", key.id.encode()))
+        self.tier = config.tier(key.tier)
+        if path == admission.TOKENIZE and not config.admission.expose_tokenize:
+            raise no_such_address()
+        service.limits.request(key)
+        admission.check_type(asgi.header(self.scope, b"content-type"))
+        limits = config.admission
+        body = await asgi.read_body(
+            self.scope, self.receive, limits.max_body_bytes, limits.body_seconds
+        )
+        started = time.monotonic()
+        asked = admission.read_request(path, body, key, config)
+        self.model = asked.model
+        self.exchange = Exchange(
+            config=config,
+            dispatcher=dispatcher,
+            limits=service.limits,
+            metrics=service.metrics,
+            send=self.send,
+            asked=asked,
+            key=key,
+            tier=self.tier,
+            request_headers=_engine_headers(self.scope),
+            answer_headers=self.headers,
+            started=started,
+        )
+        await self._while_client_listens(self.exchange)
+        return self.exchange.status or 500
+
+    async def _while_client_listens(self, exchange: Exchange) -> None:
+        """Run the exchange; end it in the moment in which the client closes its connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        gone = asyncio.ensure_future(asgi.wait_until_gone(self.receive))
+
+        def stop(watcher: asyncio.Future[None]) -> None:
+            if not watcher.cancelled():
+                task.cancel()
+
+        gone.add_done_callback(stop)
+        try:
+            await self._count(exchange)
+            await exchange.run()
+        except asyncio.CancelledError:
+            if not exchange.whole and gone.done() and not gone.cancelled():
+                task.uncancel()
+                raise ClientGoneError from None
+            if exchange.status is None:
+                raise _stopping() from None
+            await exchange.tell_in_stream("stopping")
+            self.service.metrics.aborts.labels("stopping").inc()
+        finally:
+            gone.remove_done_callback(stop)
+            gone.cancel()
+
+    async def _count(self, exchange: Exchange) -> None:
+        """Count the prompt and charge it. Raises Refusal (413, 429)."""
+        if exchange.asked.path == admission.TOKENIZE:
+            return
+        began = time.monotonic()
+        count = await count_prompt(exchange.asked, exchange.dispatcher, exchange.config)
+        exchange.waited_seconds += time.monotonic() - began
+        if count is None:
+            self.service.metrics.uncounted.inc()
+            return
+        exchange.prompt_tokens = count.tokens
+        self.headers.append((COUNT_HEADER, str(count.tokens).encode()))
+        if count.limit is not None:
+            check_room(exchange.asked, count.tokens, count.limit)
+        self.service.limits.prompt(exchange.key, count.tokens)
+
+
+def _engine_headers(scope: Scope) -> dict[str, str]:
+    found = {
+        "Content-Type": "application/json",
+        "Accept": "text/event-stream, application/json",
+        "Accept-Encoding": "identity",
+    }
+    for name in _TRACE_HEADERS:
+        value = asgi.header(scope, name)
+        if value is not None and _TRACE_VALUE.fullmatch(value):
+            found[name.decode()] = value.decode()
+    return found
+
+
+def _stopping() -> Refusal:
+    return Refusal(
+        503,
+        "stopping",
+        "This service is being stopped. Try again after the seconds in Retry-After.",
+        retry_after_seconds=1,
+    )

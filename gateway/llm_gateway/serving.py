@@ -1,0 +1,92 @@
+"""Serving an application on a listening socket until a signal says to end.
+
+SIGTERM   stop accepting, close idle connections, let answers finish up to the limit, end
+SIGUSR1   hand over: as SIGTERM, but another process accepts on the same socket by now. Idle
+          connections stay open until the other side closes them, and what still comes over them is
+          answered, with Connection: close. A proxy that sends into a connection in the moment in
+          which it is closed would have to fail that request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from .asgi import Application
+
+# Longer than Nginx keeps an idle connection to us (30 s), so that Nginx is the one to close and
+# never sends a request into a connection that is just being closed.
+KEEPALIVE_SECONDS = 75
+HAND_OVER_IDLE_SECONDS = 40.0
+BACKLOG = 1024
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server with a hand-over. stopping: called once, gives the limit in seconds."""
+
+    def __init__(
+        self,
+        application: Application,
+        *,
+        stopping: Callable[[], float],
+        ready_fd: int | None = None,
+    ) -> None:
+        config = uvicorn.Config(
+            application,
+            http="httptools",
+            loop="uvloop",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEPALIVE_SECONDS,
+            timeout_graceful_shutdown=5,
+            backlog=BACKLOG,
+        )
+        super().__init__(config)
+        self._stopping = stopping
+        self._ready_fd = ready_fd
+        self._hand_over = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._begin_hand_over)
+        if self._ready_fd is not None:
+            os.write(self._ready_fd, b"1")
+            os.close(self._ready_fd)
+
+    def _begin_hand_over(self) -> None:
+        self._hand_over = True
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        limit_seconds = self._stopping()
+        self.config.timeout_graceful_shutdown = max(1, int(limit_seconds))
+        if self._hand_over:
+            await self._end_slowly(sockets, limit_seconds)
+        await super().shutdown(sockets)
+
+    async def _end_slowly(self, sockets: list[socket.socket] | None, limit_seconds: float) -> None:
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        # Taken into every answer that begins from now on; uvicorn closes after such a one.
+        self.server_state.default_headers = [
+            *self.server_state.default_headers,
+            (b"connection", b"close"),
+        ]
+        deadline = time.monotonic() + min(HAND_OVER_IDLE_SECONDS, limit_seconds)
+        while self.server_state.connections and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
