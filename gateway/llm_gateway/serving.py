@@ -42,6 +42,7 @@ class Server(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             application,
+            interface="asgi3",
             http="httptools",
             loop="uvloop",
             ws="none",

@@ -85,9 +85,13 @@ class Supervisor:
         os.close(reading)
         if ready:
             return worker
-        worker.kill()
-        worker.wait()
-        log.error("the worker did not come up within %g seconds", self.ready_seconds)
+        if told:
+            worker.wait()
+            log.error("the worker ended before it served (%s); its lines are above", _how(worker))
+        else:
+            worker.kill()
+            worker.wait()
+            log.error("the worker did not come up within %g seconds", self.ready_seconds)
         return None
 
     def _hand_over(self) -> None:
