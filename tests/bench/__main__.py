@@ -7,6 +7,7 @@ import sys
 
 BENCHES = {
     "converge": "tests.bench.converge",
+    "gateway": "tests.bench.gateway",
     "kv": "tests.bench.kv_estimate",
     "parts": "tests.bench.parts",
     "plan": "tests.bench.plan_hundred",

@@ -1,16 +1,17 @@
 """An engine as the gateway sees vLLM: streams at a set rate, and fails in every way on demand.
 
-In a test's own event loop (`async with StubEngine(path) as engine`), where a test sees what arrived
-and what was aborted, or as a process: python -m tests.fakes.stub_engine SOCKET RATE CHUNKS
+It runs in a test's own event loop (`async with StubEngine(path) as engine`), where the test sees
+what arrived and what was aborted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CHUNK_TEXT = "token "
 
@@ -145,7 +146,8 @@ class StubEngine:
     async def _whole(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: Any
     ) -> bool:
-        tokens = min(self.chunks, body.get("max_tokens") or self.chunks)
+        asked = body.get("max_tokens")
+        tokens = min(self.chunks, asked) if isinstance(asked, int) and asked else self.chunks
         if not is_probe(body) and await self._until_gone(reader, tokens / self.rate):
             return False
         self.completed += not is_probe(body)
@@ -237,14 +239,3 @@ def usage(prompt: int, generated: int) -> dict[str, int]:
 
 def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(b"%x\r\n%b\r\n" % (len(data), data))
-
-
-async def _forever(path: Path, rate: float, chunks: int) -> None:
-    async with StubEngine(path, rate=rate, chunks=chunks):
-        await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    import uvloop
-
-    uvloop.run(_forever(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])))

@@ -26,6 +26,8 @@ from tests.fakes.stub_engine import StubEngine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    Condition = Callable[[], Awaitable[bool]] | Callable[[], bool]
+
 ROOT = Path(__file__).parents[3]
 MODEL = "org/model"
 SECRET_PROMPT = "the prompt that no log may have"
@@ -101,12 +103,15 @@ class World:
             entry.update(more)
         write_json(self.directory / "keys.json", document)
 
-    def start(self) -> None:
-        environment = os.environ | {
+    def environment(self) -> dict[str, str]:
+        return os.environ | {
             "PYTHONPATH": str(ROOT / "gateway"),
             "LLM_GATEWAY_CONFIG": str(self.directory / "config.json"),
             "LLM_GATEWAY_KEYS": str(self.directory / "keys.json"),
         }
+
+    def start(self, pythonpath: str = str(ROOT / "gateway")) -> None:
+        environment = self.environment() | {"PYTHONPATH": pythonpath}
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "llm_gateway", "--socket", str(self.socket)],
@@ -160,7 +165,7 @@ class World:
         ) as response:
             yield response
 
-    async def until(self, condition: Callable[[], Awaitable[bool]] | Callable[[], bool]) -> None:
+    async def until(self, condition: Condition) -> None:
         """Wait for what must come; the suite's own patience ends a test that waits in vain."""
         while True:
             found = condition()

@@ -38,6 +38,16 @@ def test_what_the_control_side_writes_is_read() -> None:
     assert parsed.keys[1].expires is None
 
 
+def test_limits_of_a_key_are_read_and_may_be_left_out() -> None:
+    limits = {"tier": "batch", "models": ["a", "b"], "requests_per_minute": 5}
+    document = json.loads(json.dumps(DOCUMENT))
+    document["keys"][0] |= limits | {"tokens_per_minute": None}
+    limited, free = parse_key_file(json.dumps(document).encode()).keys
+    assert (limited.tier, limited.models) == ("batch", frozenset({"a", "b"}))
+    assert (limited.requests_per_minute, limited.tokens_per_minute) == (5, None)
+    assert (free.tier, free.models, free.requests_per_minute) == (None, None, None)
+
+
 @pytest.mark.parametrize(
     "name", ["a", "x" * MAX_NAME_LENGTH, "x" * 65, "", " a", "a\n", "a\x7f", "a\u200b", "é 客"]
 )
@@ -84,6 +94,14 @@ def change(path: list[Any], value: Any) -> bytes:
         (change(["keys", 1, "created"], "2026-01-31T09:00:00"), r"keys\[1\].created"),
         (change(["keys", 1, "expires"], "tomorrow"), r"keys\[1\].expires"),
         (change(["keys", 1, "expires"], 0), r"keys\[1\].expires"),
+        (change(["keys", 1, "tier"], 1), r"keys\[1\].tier"),
+        (change(["keys", 1, "tier"], ""), r"keys\[1\].tier"),
+        (change(["keys", 1, "models"], []), r"keys\[1\].models"),
+        (change(["keys", 1, "models"], "m"), r"keys\[1\].models"),
+        (change(["keys", 1, "models"], [1]), r"keys\[1\].models"),
+        (change(["keys", 1, "requests_per_minute"], 0), r"keys\[1\].requests_per_minute"),
+        (change(["keys", 1, "requests_per_minute"], True), r"keys\[1\].requests_per_minute"),
+        (change(["keys", 1, "tokens_per_minute"], 1.5), r"keys\[1\].tokens_per_minute"),
     ],
 )
 def test_a_file_that_is_not_understood_is_refused(content: bytes, said: str) -> None:

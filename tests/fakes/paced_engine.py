@@ -1,0 +1,78 @@
+"""A stub engine for measuring: cheap, and each chunk says when it was sent.
+
+python -m tests.fakes.paced_engine SOCKET RATE CHUNKS. Answers /tokenize at once and everything else
+with a stream of CHUNKS events, RATE a second; the first comes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import cast
+
+TOKENIZED = b'{"count":250,"max_model_len":16384,"tokens":[' + b",".join([b"12345"] * 250) + b"]}"
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+
+
+class PacedEngine(asyncio.Protocol):
+    def __init__(self, rate: float, chunks: int) -> None:
+        self.pause = 1 / rate
+        self.chunks = chunks
+        self.received = b""
+        self.timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        head, separator, body = self.received.partition(b"\r\n\r\n")
+        if not separator:
+            return
+        length = 0
+        for line in head.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                length = int(value)
+        if len(body) < length:
+            return
+        self.received = body[length:]
+        if head.startswith(b"POST /tokenize "):
+            self.transport.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+                % (len(TOKENIZED), TOKENIZED)
+            )
+            return
+        self.transport.write(_HEAD)
+        self.send(0)
+
+    def send(self, number: int) -> None:
+        if number == self.chunks:
+            self.transport.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+            self.timer = None
+            return
+        event = b'data: {"sent":%020.6f,"choices":[{"index":0,"delta":{"content":"token "}}]}\n\n'
+        event %= time.monotonic()
+        self.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+        self.timer = asyncio.get_running_loop().call_later(self.pause, self.send, number + 1)
+
+
+async def serve(path: str, rate: float, chunks: int) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_unix_server(lambda: PacedEngine(rate, chunks), path, backlog=1024)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(serve(sys.argv[1], float(sys.argv[2]), int(sys.argv[3])))
