@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
 CHUNK_TEXT = "token "
@@ -58,6 +59,13 @@ class StubEngine:
     async def start(self) -> None:
         self.path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._connected, str(self.path))
+
+    async def listen_tls(self, context: ssl.SSLContext) -> int:
+        """Listen on loopback with TLS instead of the socket; the port."""
+        assert self._server is not None
+        self._server.close()
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=context)
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def kill(self) -> None:
         """As kill -9 does: nobody listens, all connections end in the middle."""
