@@ -45,6 +45,8 @@ class Backend:
         self.remote_draining = False
         self.draining = False
         self.retired = False
+        # What its /tokenize said last, for when the configuration does not say.
+        self.told_max_model_len: int | None = None
         # When a byte last came from it: a busy engine needs no probe.
         self.alive_at = float("-inf")
         self.probe_wanted = asyncio.Event()
@@ -58,6 +60,10 @@ class Backend:
     def address(self) -> tuple[object, ...]:
         """What makes it this engine and no other."""
         return address_of(self.config)
+
+    @property
+    def max_model_len(self) -> int | None:
+        return self.config.max_model_len or self.told_max_model_len
 
     def set_health(self, health: Health) -> None:
         self.breaker.set_limits(health.failures, health.open_seconds, health.max_open_seconds)

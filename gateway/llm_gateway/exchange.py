@@ -40,16 +40,22 @@ if TYPE_CHECKING:
     from .keys import Key
     from .limits import KeyLimits
     from .metrics import Metrics
+    from .prompt_count import Count
 
 KV_HEADER = b"x-kv-cache-usage-percent"
 COUNT_HEADER = b"x-prompt-token-count"
+# Of English text; only for what is not counted yet.
+_BYTES_PER_TOKEN = 4
 # What the final usage may wait for the engine's /metrics.
 _KV_WAIT_SECONDS = 0.5
 
 
 @dataclass
 class Exchange:
-    """State of one request on its way. started: monotonic, when its body was here in full."""
+    """State of one request on its way. started: monotonic, when its body was here in full.
+
+    counting: the prompt's count, while it is asked for beside the request itself.
+    """
 
     config: Config
     dispatcher: Dispatcher
@@ -62,7 +68,9 @@ class Exchange:
     request_headers: dict[str, str]
     answer_headers: Headers
     started: float
+    body_bytes: int
     prompt_tokens: int | None = None
+    counting: asyncio.Future[Count | None] | None = None
     waited_seconds: float = 0.0
     status: int | None = None
     whole: bool = False
@@ -76,11 +84,24 @@ class Exchange:
             model=self.asked.model,
             tier=self.tier,
             key_id=self.key.id,
-            cost=cost(self.prompt_tokens),
+            cost=cost(self.prompt_tokens or self.body_bytes // _BYTES_PER_TOKEN),
             prefix=conversation_prefix(self.asked.document, self.config.prefix_bytes),
         )
         while not await self._attempt(wish):
             pass
+
+    def take_count(self, count: Count | None) -> None:
+        """Note the prompt's tokens, for the header, for limits and for metrics."""
+        if count is None:
+            self.metrics.uncounted.inc()
+            return
+        self.prompt_tokens = count.tokens
+        self.answer_headers.append((COUNT_HEADER, str(count.tokens).encode()))
+
+    def stop_counting(self) -> None:
+        """The request is over: nobody waits for its count any more."""
+        if self.counting is not None and not self.counting.cancel():
+            self.counting.exception()  # seen; the request itself failed the same way
 
     async def _attempt(self, wish: Wish) -> bool:
         """True when an answer went to the client, False when another engine is to be tried."""
@@ -170,6 +191,10 @@ class Exchange:
     async def _pass_on(self, backend: Backend, opened: Opened) -> None:
         took = time.monotonic() - self.started
         self.metrics.first_byte.labels(self.asked.model, self.tier).observe(took)
+        if self.counting is not None:
+            # Asked for before the engine had the request: it is here, or nearly.
+            self.take_count(await self.counting)
+            self.counting = None
         headers = [*passed_headers(opened), *self.answer_headers]
         if self.config.kv_cache and (percent := backend.known_kv_percent()) is not None:
             headers.append((KV_HEADER, f"{percent:g}".encode()))
@@ -209,6 +234,7 @@ class Exchange:
         gaps = self.metrics.gaps.labels(self.asked.model)
         between = self.config.timeouts.between_bytes_seconds
         chunk, last = opened.first, time.monotonic()
+        renew_at = 0.0
         try:
             async with asyncio.timeout(None) as deadline:
                 while chunk:
@@ -217,7 +243,10 @@ class Exchange:
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
                     else:
                         await self._write(backend, writer, chunk)
-                    deadline.reschedule(loop.time() + between)
+                    if last >= renew_at:
+                        # Setting a timer for every chunk would cost more than the chunk.
+                        deadline.reschedule(loop.time() + between)
+                        renew_at = last + between / 20
                     chunk = await content.readany()
                     now = time.monotonic()
                     gaps.observe(now - last)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # sd_listen_fds(3): the first descriptor that systemd passes.
 FIRST_FD = 3
+BACKLOG = 1024
 
 
 def inherited(environment: Mapping[str, str], pid: int) -> socket.socket | None:
@@ -50,6 +51,8 @@ def listen(path: Path) -> socket.socket:
     previous = os.umask(0o117)
     try:
         listener.bind(str(path))
+        # At once: what connects while the service is still starting waits, and is not refused.
+        listener.listen(BACKLOG)
     except OSError as error:
         raise SystemExit(f"cannot listen on {path}: {error.strerror}") from error
     finally:

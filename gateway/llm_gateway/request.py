@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from . import admission, asgi
 from .asgi import ClientGoneError
-from .counting import count_prompt
-from .exchange import COUNT_HEADER, Exchange
+from .counting import count_prompt, surely_fits
+from .exchange import Exchange
 from .prompt_count import check_room
 from .refusals import Refusal, no_such_address, wrong_method
 
@@ -65,6 +65,7 @@ class Request:
             request_headers=_engine_headers(self.scope),
             answer_headers=self.headers,
             started=started,
+            body_bytes=len(body),
         )
         await self._while_client_listens(self.exchange)
         return self.exchange.status or 500
@@ -94,22 +95,25 @@ class Request:
         finally:
             gone.remove_done_callback(stop)
             gone.cancel()
+            exchange.stop_counting()
 
     async def _count(self, exchange: Exchange) -> None:
-        """Count the prompt and charge it. Raises Refusal (413, 429)."""
+        """Count the prompt and charge it, or begin to. Raises Refusal (413, 429)."""
         if exchange.asked.path == admission.TOKENIZE:
             return
-        began = time.monotonic()
-        count = await count_prompt(exchange.asked, exchange.dispatcher, exchange.config)
-        exchange.waited_seconds += time.monotonic() - began
-        if count is None:
-            self.service.metrics.uncounted.inc()
+        counting = count_prompt(exchange.asked, exchange.dispatcher, exchange.config)
+        limited = exchange.key.tokens_per_minute is not None
+        if not limited and surely_fits(exchange.asked, exchange.body_bytes, exchange.dispatcher):
+            exchange.counting = asyncio.ensure_future(counting)
             return
-        exchange.prompt_tokens = count.tokens
-        self.headers.append((COUNT_HEADER, str(count.tokens).encode()))
-        if count.limit is not None:
-            check_room(exchange.asked, count.tokens, count.limit)
-        self.service.limits.prompt(exchange.key, count.tokens)
+        began = time.monotonic()
+        count = await counting
+        exchange.waited_seconds += time.monotonic() - began
+        exchange.take_count(count)
+        if count is not None:
+            if count.limit is not None:
+                check_room(exchange.asked, count.tokens, count.limit)
+            self.service.limits.prompt(exchange.key, count.tokens)
 
 
 def _engine_headers(scope: Scope) -> dict[str, str]:

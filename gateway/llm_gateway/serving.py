@@ -10,12 +10,15 @@ SIGUSR1   hand over: as SIGTERM, but another process accepts on the same socket 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
 from typing import TYPE_CHECKING
 
 import uvicorn
+
+from .listening import BACKLOG
 
 if TYPE_CHECKING:
     import socket
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 # never sends a request into a connection that is just being closed.
 KEEPALIVE_SECONDS = 75
 HAND_OVER_IDLE_SECONDS = 40.0
-BACKLOG = 1024
 
 
 class Server(uvicorn.Server):
@@ -62,6 +64,9 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        # What was imported stays: it need not be looked through at every collection.
+        gc.collect()
+        gc.freeze()
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._begin_hand_over)
         if self._ready_fd is not None:
             os.write(self._ready_fd, b"1")

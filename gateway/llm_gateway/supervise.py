@@ -46,8 +46,6 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until SIGTERM or SIGINT; the exit status."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        # Now, not in a worker: a connection must never find the socket bound and not listening.
-        self.listener.listen(1024)
         self.current = self._start()
         retry_at: float | None = None
         while True:

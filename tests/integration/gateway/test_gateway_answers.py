@@ -118,10 +118,29 @@ def test_a_prompt_without_room_is_refused_with_what_to_cut() -> None:
             assert answer.error["cut_tokens"] == 905
             assert answer.headers["x-prompt-token-count"] == "5000"
             w.engines[0].token_count = 4000
-            answer = await w.post(max_tokens=100)
+            long = [{"role": "user", "content": "x " * 4000}]
+            answer = await w.post(messages=long, max_tokens=100)
             assert answer.error["cut_tokens"] == 4
             assert "at most 96" in answer.error["message"]
-            assert (await w.post(max_tokens=96)).status == 200
+            assert (await w.post(messages=long, max_tokens=96)).status == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_prompt_that_fits_in_any_case_is_counted_beside_the_request() -> None:
+    async def scenario() -> None:
+        async with world() as w:
+            engine = w.engines[0]
+            first = await w.post()  # from its count the model's length is known
+            assert first.headers["x-prompt-token-count"].isdigit()
+            engine.tokenize_mode = "hang"
+            engine.arrived.clear()
+            second = asyncio.ensure_future(w.post())
+            await engine.arrived.wait()  # although the counter says nothing
+            second.cancel()
+            await w.until(lambda: engine.active == 0)
+            engine.tokenize_mode = "normal"
+            assert (await w.post()).headers["x-prompt-token-count"].isdigit()
 
     asyncio.run(scenario())
 
