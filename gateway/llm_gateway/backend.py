@@ -51,6 +51,9 @@ class Backend:
         self.alive_at = float("-inf")
         self.probe_wanted = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
+        # Those with certificates from before a renewal, until their last request is over.
+        self._former: list[aiohttp.ClientSession] = []
+        self._certificates: tuple[int, ...] = ()
         self._urls: dict[str, URL] = {}
         self._kv_percent: float | None = None
         self._kv_at = float("-inf")
@@ -90,6 +93,7 @@ class Backend:
                 )
             else:
                 assert config.tls is not None
+                self._certificates = _changed_at(config.tls)
                 connector = aiohttp.TCPConnector(
                     limit=0, keepalive_timeout=KEEPALIVE_SECONDS, ssl=client_context(config.tls)
                 )
@@ -127,11 +131,32 @@ class Backend:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
         )
 
+    def look_at_certificates(self) -> None:
+        """After a renewal new connections use the new files; streams go on as they are."""
+        tls = self.config.tls
+        if tls is None or self._session is None or _changed_at(tls) == self._certificates:
+            return
+        try:
+            client_context(tls)
+        except (OSError, ssl.SSLError) as error:
+            # Half of a renewal: looked at again in half a second.
+            log.warning("engine %s: its TLS files cannot be used yet: %s", self.config.name, error)
+            return
+        self._former.append(self._session)
+        self._session = None
+
+    async def close_former(self) -> None:
+        """Close connections of before a renewal, when nothing runs that could be on them."""
+        if self._former and not self.outstanding:
+            former, self._former = self._former, []
+            for session in former:
+                await session.close()
+
     async def close(self) -> None:
         if self._kv_refresh is not None:
             self._kv_refresh.cancel()
-        if self._session is not None:
-            await self._session.close()
+        for session in (*self._former, *([self._session] if self._session is not None else [])):
+            await session.close()
 
     def start_kv_refresh(self) -> None:
         """Begin to read the cache's use, unless it is fresh or being read already."""
@@ -179,6 +204,17 @@ def read_kv_percent(metrics: bytes) -> float | None:
 
 def address_of(config: BackendConfig) -> tuple[object, ...]:
     return (config.name, config.url, config.socket, config.tls)
+
+
+def _changed_at(tls: Tls) -> tuple[int, ...]:
+    """When each file was last changed, in ns; -1 for one that is not there."""
+    found = []
+    for path in (tls.ca, tls.certificate, tls.key):
+        try:
+            found.append(Path(path).stat().st_mtime_ns)
+        except OSError:
+            found.append(-1)
+    return tuple(found)
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:

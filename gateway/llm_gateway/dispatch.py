@@ -71,6 +71,7 @@ class Dispatcher:
         self.backends: dict[str, Backend] = {}
         self.retired: list[Backend] = []
         self._queues: dict[Pool, FairQueue[_Waiting]] = {}
+        self._pools: dict[str, Pool] = {}
         # Failed over: before those in the queues, in no tier's account.
         self._again: list[_Waiting] = []
         self._picks = count(1)
@@ -95,6 +96,7 @@ class Dispatcher:
             backend.retired = True
             self.retired.append(backend)
         self.config = config
+        self._pools.clear()
         self._requeue()
         self.tick()
 
@@ -271,6 +273,8 @@ class Dispatcher:
 
     async def close_retired(self) -> None:
         """Close the connections of engines that are gone from the configuration and idle."""
+        for backend in self.backends.values():
+            await backend.close_former()
         for backend in [one for one in self.retired if not one.outstanding]:
             self.retired.remove(backend)
             await backend.close()

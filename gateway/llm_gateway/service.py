@@ -110,14 +110,22 @@ class Service:
             self.dispatcher = Dispatcher(config)
         else:
             self.dispatcher.configure(config)
-        current = {id(backend): backend for backend in self.dispatcher.backends.values()}
+        self._watch_all(self.dispatcher)
+
+    def _watch_all(self, dispatcher: Dispatcher) -> None:
+        """One health watch for each engine; one that failed is begun again, and says so."""
+        current = {id(backend): backend for backend in dispatcher.backends.values()}
         for identity in [one for one in self._watchers if one not in current]:
             self._watchers.pop(identity).cancel()
         for identity, backend in current.items():
-            if identity not in self._watchers:
-                self._watchers[identity] = asyncio.ensure_future(
-                    watch(backend, self._config, self.dispatcher.tick)
-                )
+            task = self._watchers.get(identity)
+            if task is not None and not task.done():
+                continue
+            if task is not None and (error := task.exception()) is not None:
+                log.error("the health watch of %s failed: %s", backend.config.name, failure(error))
+            self._watchers[identity] = asyncio.ensure_future(
+                watch(backend, self._config, dispatcher.tick)
+            )
 
     def _config(self) -> Config:
         assert self.config_file.current is not None
@@ -132,6 +140,10 @@ class Service:
                     looked = time.monotonic()
                     self.look_at_config()
                     self.limits.forget(self.table.current() or {})
+                    if self.dispatcher is not None:
+                        self._watch_all(self.dispatcher)
+                        for backend in self.dispatcher.backends.values():
+                            backend.look_at_certificates()
                 if self.dispatcher is not None:
                     self.dispatcher.tick()
                     await self.dispatcher.close_retired()

@@ -60,11 +60,11 @@ class StubEngine:
         self.path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._connected, str(self.path))
 
-    async def listen_tls(self, context: ssl.SSLContext) -> int:
-        """Listen on loopback with TLS instead of the socket; the port."""
+    async def listen_tls(self, context: ssl.SSLContext, port: int = 0) -> int:
+        """Listen on loopback with TLS, instead of where it listened before; the port."""
         assert self._server is not None
         self._server.close()
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=context)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", port, ssl=context)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def kill(self) -> None:

@@ -43,6 +43,35 @@ def test_an_engine_behind_mutual_tls(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_renewed_certificates_are_taken_up_and_cut_no_stream(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with world(rate=20, chunks=40) as w:
+            old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+            backend = await remote(w, old, old)
+            w.write_config(backends=[backend])
+            await in_force(w)
+            async with w.stream() as response:
+                await response.content.readany()
+                # The whole CA is another one: what connects with the old files is refused.
+                port = await w.engines[0].listen_tls(
+                    new.server_context("engine", new.ca), int(backend["url"].rsplit(":")[-1])
+                )
+                assert backend["url"].endswith(str(port))
+                certificate, key = new.issue("next")
+                for name, path in (("ca", new.ca), ("certificate", certificate), ("key", key)):
+                    path.replace(backend["tls"][name])
+                w.engines[0].rate = 1000
+
+                async def answered() -> bool:
+                    return (await w.post()).status == 200
+
+                await w.until(answered)
+                w.engines[0].rate = 20
+                assert (await response.read()).endswith(b"data: [DONE]\n\n")
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("stranger", ["server", "client", "name"])
 def test_who_is_not_of_the_inventory_gets_nothing(tmp_path: Path, stranger: str) -> None:
     async def scenario() -> None:
