@@ -164,8 +164,8 @@ async def load(
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
     async def one(client: aiohttp.ClientSession, number: int) -> None:
-        # Streams of real clients do not begin together.
-        await asyncio.sleep(number / streams / RATE)
+        # Streams of real clients do not begin together: spread over the length of one.
+        await asyncio.sleep(number / streams * CHUNKS / RATE)
         for _ in range(rounds):
             began = time.monotonic()
             first = None
