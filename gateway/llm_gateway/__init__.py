@@ -48,7 +48,8 @@ is the default then. A field that is not known is refused.
                 "timeout_seconds": 10, "failures": 3,
                 "open_seconds": 5, "max_open_seconds": 60},
      "timeouts": {"connect_seconds": 5,
-                  "first_byte_seconds": 600,  # the engine's queue and prefill
+                  "first_byte_seconds": 600,  # the engine's queue and prefill; of an answer that
+                                          # is no stream all of it
                   "between_bytes_seconds": 300},
      "usage": {"kv_cache": false},        # kv_cache_usage_percent in usage and as a header
      "stop_seconds": 120}                 # answers may go on so long after SIGTERM

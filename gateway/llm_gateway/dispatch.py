@@ -140,6 +140,8 @@ class Dispatcher:
 
     async def acquire(self, wish: Wish) -> Lease:
         """A slot, after waiting for one if need be. Raises Refusal (503)."""
+        # The configuration may have changed since the request was read.
+        wish.tier = self.config.tier(wish.tier)
         pool = self.pool(wish.model)
         if not self.reachable(wish):
             raise self.unavailable(pool)

@@ -127,7 +127,7 @@ class Exchange:
                 return False
             if opened.failed and self._another_may_do_it(wish, backend, opened):
                 return False
-            if opened.response.status < 500:
+            if opened.response.status < 500 and not opened.failed:
                 backend.breaker.succeeded()
             await self._pass_on(backend, opened)
             return True

@@ -199,6 +199,19 @@ def test_another_configuration_keeps_slots_and_who_waits() -> None:
     asyncio.run(scenario())
 
 
+def test_a_tier_that_is_gone_when_its_request_comes_to_the_queue() -> None:
+    async def scenario() -> None:
+        dispatcher = Dispatcher(config("a"))
+        lease = await dispatcher.acquire(wish())
+        waiting = asyncio.ensure_future(dispatcher.acquire(wish(tier="gone")))
+        await asyncio.sleep(0)
+        assert dispatcher.waiting() == {"default": 1}
+        lease.release()
+        (await waiting).release()
+
+    asyncio.run(scenario())
+
+
 def test_a_half_open_engine_gets_one_request_and_only_if_there_is_no_other() -> None:
     async def scenario() -> None:
         dispatcher = Dispatcher(config("ab", health={"failures": 1, "open_seconds": 0.001}))
