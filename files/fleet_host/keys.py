@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FILE_SCHEMA = 1
 READER_GROUP = "llm-gateway"
 ENTRY_FIELDS = {"id", "name", "sha256", "created", "expires"}
+LIMIT_FIELDS = {"tier", "models", "requests_per_minute", "tokens_per_minute"}
 IDENTIFIER = re.compile(r"[a-z0-9]{8}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 # An id that `fleet keys create` draws with a chance of 36^-8, and that reads well in a log.
@@ -56,7 +57,7 @@ def _reader_gid() -> int:
 
 
 def push(request: dict[str, Any]) -> dict[str, Any]:
-    """`keys push` {serial, keys: [{id, name, sha256, created, expires}]} -> {changed, serial}.
+    """`keys push` {serial, keys: [{id, name, sha256, created, expires, ...}]} -> {changed, serial}.
 
     A serial number below the host's is refused: an old checkout must not bring revoked keys back.
     """
@@ -92,7 +93,7 @@ def push(request: dict[str, Any]) -> dict[str, Any]:
 def _check_entry(entry: Any, position: int) -> None:
     valid = (
         isinstance(entry, dict)
-        and set(entry) == ENTRY_FIELDS
+        and set(entry) - LIMIT_FIELDS == ENTRY_FIELDS
         and isinstance(entry["id"], str)
         and IDENTIFIER.fullmatch(entry["id"])
         and isinstance(entry["sha256"], str)
@@ -101,7 +102,8 @@ def _check_entry(entry: Any, position: int) -> None:
     if not valid:
         raise SpecError(
             f"keys[{position}] is malformed",
-            f"it needs exactly {', '.join(sorted(ENTRY_FIELDS))}; sha256 is 64 hex digits.",
+            f"it needs {', '.join(sorted(ENTRY_FIELDS))}, sha256 as 64 hex digits, and may have "
+            f"{', '.join(sorted(LIMIT_FIELDS))}.",
             "Are the control side and this program of one version?",
         )
 

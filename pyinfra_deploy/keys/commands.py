@@ -6,7 +6,6 @@ import functools
 import json
 import re
 import sys
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +43,18 @@ def _add_keys(commands: Any) -> None:
     )
     create.add_argument(
         "--out", type=Path, metavar="FILE", help="write the key there, mode 0600, not to stdout"
+    )
+    create.add_argument("--tier", help="of gateway.mode: full; default: the gateway's default tier")
+    create.add_argument(
+        "--model",
+        action="append",
+        dest="models",
+        metavar="NAME",
+        help="a model or alias that it may use, may be repeated; default: all",
+    )
+    create.add_argument("--requests-per-minute", type=positive, metavar="N")
+    create.add_argument(
+        "--tokens-per-minute", type=positive, metavar="N", help="of prompts and answers together"
     )
     _add_no_push(create)
     create.set_defaults(run=_reported(_create))
@@ -101,7 +112,13 @@ def _create(arguments: argparse.Namespace) -> int:
     fleet = load_fleet(arguments.inventory)
     path = keyfile.keys_path(fleet)
     expires = parse_expiry(arguments.expires, datetime.now(UTC)) if arguments.expires else None
-    created = keyfile.create(path, arguments.name, expires, out=arguments.out)
+    limits = keyfile.Limits(
+        tier=arguments.tier,
+        models=tuple(arguments.models) if arguments.models else None,
+        requests_per_minute=arguments.requests_per_minute,
+        tokens_per_minute=arguments.tokens_per_minute,
+    )
+    created = keyfile.create(path, arguments.name, expires, out=arguments.out, limits=limits)
     until = f", until {created.record.expires}" if created.record.expires else ""
     _say(f"Created key {created.record.id} ({created.record.name}){until}.")
     if arguments.out:
@@ -118,7 +135,11 @@ def _list(arguments: argparse.Namespace) -> int:
     path = keyfile.keys_path(fleet)
     content = keyfile.read(path)
     if arguments.json:
-        print(json.dumps({"serial": content.serial, "keys": [asdict(k) for k in content.keys]}))
+        print(
+            json.dumps(
+                {"serial": content.serial, "keys": [keyfile.to_entry(k) for k in content.keys]}
+            )
+        )
         return 0
     now = datetime.now(UTC)
     print(f"{path}: serial {content.serial}, {len(content.keys)} keys")
@@ -127,8 +148,28 @@ def _list(arguments: argparse.Namespace) -> int:
         if key.expires is not None:
             over = keyfile.parse_time(key.expires, "expires") <= now
             end = f"{'EXPIRED' if over else 'expires'} {key.expires}"
-        print(f"{key.id}  created {key.created}  {end}  {key.name}")
+        print(f"{key.id}  created {key.created}  {end}  {key.name}{_limits(key)}")
     return 0
+
+
+def _limits(key: keyfile.KeyRecord) -> str:
+    """`  (tier batch, 60 requests/min)`, or nothing for a key without limits."""
+    told = [
+        f"tier {key.tier}" if key.tier else "",
+        f"models {', '.join(key.models)}" if key.models else "",
+        f"{key.requests_per_minute} requests/min" if key.requests_per_minute else "",
+        f"{key.tokens_per_minute} tokens/min" if key.tokens_per_minute else "",
+    ]
+    text = ", ".join(part for part in told if part)
+    return f"  ({text})" if text else ""
+
+
+def positive(text: str) -> int:
+    """A whole number of 1 or more, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
 
 
 def _revoke(arguments: argparse.Namespace) -> int:

@@ -68,6 +68,14 @@ def test_the_gateway_reads_what_is_pushed_and_knows_the_host_s_own_key(host: Fak
     assert gateway.find_key(known, verify.WRONG_KEY, datetime.now(UTC)) is None
 
 
+def test_limits_pass_to_the_gateway(host: FakeHost) -> None:
+    limits = {"tier": "batch", "models": ["m"], "requests_per_minute": 5, "tokens_per_minute": 7}
+    keys.push({"serial": 1, "keys": [entry() | limits]})
+    (key,) = gateway.parse_key_file(keys.keys_path().read_bytes()).keys
+    assert (key.tier, key.models) == ("batch", frozenset({"m"}))
+    assert (key.requests_per_minute, key.tokens_per_minute) == (5, 7)
+
+
 def test_a_lost_digest_of_the_own_key_is_mended(host: FakeHost) -> None:
     first = keys.verify_key({})
     keys.verify_file_path().unlink()

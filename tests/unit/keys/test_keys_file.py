@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from llm_gateway import keys as gateway
 
 from pyinfra_deploy.keys import durable, keyfile
 from pyinfra_deploy.keys.errors import KeysError
@@ -180,6 +181,38 @@ def test_a_failed_write_keeps_the_old_file(path: Path, monkeypatch: pytest.Monke
         keyfile.create(path, "two")
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == ["keys.json"]
+
+
+LIMITS = keyfile.Limits("batch", ("org/model", "short"), 60, 100_000)
+
+
+def test_limits_of_a_key_come_back_and_the_gateway_reads_them(path: Path) -> None:
+    limited = keyfile.create(path, "limited", limits=LIMITS).record
+    free = keyfile.create(path, "free").record
+    assert keyfile.read(path).keys == (limited, free)
+    document = json.loads(path.read_bytes())
+    assert document["keys"][0]["models"] == ["org/model", "short"]
+    assert set(document["keys"][1]) == {"id", "name", "sha256", "created", "expires"}
+    first, second = gateway.parse_key_file(path.read_bytes()).keys
+    assert (first.tier, first.models) == ("batch", frozenset({"org/model", "short"}))
+    assert (first.requests_per_minute, first.tokens_per_minute) == (60, 100_000)
+    assert (second.tier, second.models, second.tokens_per_minute) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        keyfile.Limits(tier=""),
+        keyfile.Limits(tier="a\nb"),
+        keyfile.Limits(models=()),
+        keyfile.Limits(requests_per_minute=0),
+        keyfile.Limits(tokens_per_minute=True),
+    ],
+)
+def test_a_limit_that_no_host_would_read_is_not_written(path: Path, limits: keyfile.Limits) -> None:
+    with pytest.raises(KeysError, match="cannot create the key"):
+        keyfile.create(path, "x", limits=limits)
+    assert not path.exists()
 
 
 class TestFirstKey:
