@@ -30,7 +30,7 @@ def register(commands: Any) -> None:
 
 
 def _add_keys(commands: Any) -> None:
-    group = commands.add_parser("keys", help="create, list and revoke API keys")
+    group = commands.add_parser("keys", help="create, list, rotate and revoke API keys")
     actions = group.add_subparsers(required=True, metavar="ACTION")
 
     create = actions.add_parser(
@@ -69,6 +69,18 @@ def _add_keys(commands: Any) -> None:
     revoke.add_argument("key", help="its id or its name, as `fleet keys list` prints them")
     _add_no_push(revoke)
     revoke.set_defaults(run=_reported(_revoke))
+
+    rotate = actions.add_parser(
+        "rotate", help="a new key of the same name and limits; the old one is good a while longer"
+    )
+    rotate.add_argument("inventory", help=_INVENTORY)
+    rotate.add_argument("key", help="its id or its name, as `fleet keys list` prints them")
+    rotate.add_argument(
+        "--keep", metavar="WHEN", default="7d", help="until when the old one is good; default: 7d"
+    )
+    rotate.add_argument("--out", type=Path, metavar="FILE", help="as for create")
+    _add_no_push(rotate)
+    rotate.set_defaults(run=_reported(_rotate))
 
     again = actions.add_parser("push", help="bring keys.json to all gateway hosts once more")
     again.add_argument("inventory", help=_INVENTORY)
@@ -121,12 +133,7 @@ def _create(arguments: argparse.Namespace) -> int:
     created = keyfile.create(path, arguments.name, expires, out=arguments.out, limits=limits)
     until = f", until {created.record.expires}" if created.record.expires else ""
     _say(f"Created key {created.record.id} ({created.record.name}){until}.")
-    if arguments.out:
-        _say(f"The key is in {arguments.out} (mode 0600); it can never be shown again.")
-    else:
-        _say("The key, which can never be shown again:")
-        # Before the push: were that to fail, the key would be in the file and nobody would have it.
-        print(created.plaintext, flush=True)
+    _show(created, arguments.out)
     return _push(fleet, arguments, "Clients cannot use the key there yet.")
 
 
@@ -177,6 +184,27 @@ def _revoke(arguments: argparse.Namespace) -> int:
     gone = keyfile.revoke(keyfile.keys_path(fleet), arguments.key)
     _say(f"Revoked key {gone.id} ({gone.name}) in {keyfile.keys_path(fleet)}.")
     return _push(fleet, arguments, "THE KEY STILL WORKS THERE.")
+
+
+def _rotate(arguments: argparse.Namespace) -> int:
+    fleet = load_fleet(arguments.inventory)
+    keep = parse_expiry(arguments.keep, datetime.now(UTC))
+    created, former = keyfile.rotate(
+        keyfile.keys_path(fleet), arguments.key, keep, out=arguments.out
+    )
+    _say(f"Created key {created.record.id} ({created.record.name}).")
+    _say(f"The old key {former.id} is good until {former.expires}; to end it now, revoke its id.")
+    _show(created, arguments.out)
+    return _push(fleet, arguments, "Clients cannot use the new key there yet.")
+
+
+def _show(created: keyfile.NewKey, out: Path | None) -> None:
+    if out:
+        _say(f"The key is in {out} (mode 0600); it can never be shown again.")
+        return
+    _say("The key, which can never be shown again:")
+    # Before the push: were that to fail, the key would be in the file and nobody would have it.
+    print(created.plaintext, flush=True)
 
 
 def _push_again(arguments: argparse.Namespace) -> int:

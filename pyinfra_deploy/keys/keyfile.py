@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 import string
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -150,17 +150,57 @@ def revoke(path: Path, id_or_name: str) -> KeyRecord:
     """Take a key out of keys.json. Raises KeysError when there is no such key."""
     with locked(path.parent):
         current = read(path)
-        found = [key for key in current.keys if id_or_name in (key.id, key.name)]
-        if len(found) != 1:
-            known = ", ".join(f"{key.id} ({key.name})" for key in current.keys) or "none"
-            raise KeysError(
-                f"cannot revoke {id_or_name!r}",
-                f"{path} has {len(found) or 'no'} key{'s' if found else ''} with that id or name; "
-                f"it has: {known}.",
-                "Give the id as `fleet keys list INVENTORY` prints it.",
-            )
-        rest = tuple(key for key in current.keys if key != found[0])
+        gone = _find(path, current, id_or_name, "revoke")
+        rest = tuple(key for key in current.keys if key != gone)
         _write(path, KeyFile(current.serial + 1, rest))
+    return gone
+
+
+def rotate(
+    path: Path, id_or_name: str, keep_until: datetime, *, out: Path | None = None
+) -> tuple[NewKey, KeyRecord]:
+    """A new key with the name and the limits of an old one, which is good until `keep_until`.
+
+    Returns (the new key, the old one as it is now). The old one's name says when it ends. A key
+    that expires keeps that end for its successor.
+    """
+    with locked(path.parent):
+        current = read(path)
+        old = _find(path, current, id_or_name, "rotate")
+        now = datetime.now(UTC)
+        ends = None if old.expires is None else parse_time(old.expires, "expires")
+        if ends is not None and ends <= now:
+            raise KeysError(
+                f"cannot rotate {id_or_name!r}",
+                f"it expired on {old.expires}: a successor would have expired too.",
+                "Create a new key, with --expires or without.",
+            )
+        limits = Limits(old.tier, old.models, old.requests_per_minute, old.tokens_per_minute)
+        created = new_key(old.name, now, ends, limits)
+        until = keep_until if ends is None else min(keep_until, ends)
+        suffix = f" (old {old.id})"
+        former = replace(
+            old,
+            name=old.name[: _MAX_NAME_LENGTH - len(suffix)].rstrip() + suffix,
+            expires=format_time(until),
+        )
+        if out is not None:
+            _write_plaintext(out, created)
+        rest = tuple(former if key == old else key for key in current.keys)
+        _write(path, KeyFile(current.serial + 1, (*rest, created.record)))
+    return created, former
+
+
+def _find(path: Path, current: KeyFile, id_or_name: str, doing: str) -> KeyRecord:
+    found = [key for key in current.keys if id_or_name in (key.id, key.name)]
+    if len(found) != 1:
+        known = ", ".join(f"{key.id} ({key.name})" for key in current.keys) or "none"
+        raise KeysError(
+            f"cannot {doing} {id_or_name!r}",
+            f"{path} has {len(found) or 'no'} key{'s' if found else ''} with that id or name; "
+            f"it has: {known}.",
+            "Give the id as `fleet keys list INVENTORY` prints it.",
+        )
     return found[0]
 
 

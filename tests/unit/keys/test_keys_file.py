@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import stat
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -213,6 +214,47 @@ def test_a_limit_that_no_host_would_read_is_not_written(path: Path, limits: keyf
     with pytest.raises(KeysError, match="cannot create the key"):
         keyfile.create(path, "x", limits=limits)
     assert not path.exists()
+
+
+def test_rotating_keeps_name_and_limits_and_gives_the_old_key_an_end(path: Path) -> None:
+    old = keyfile.create(path, "chat", limits=LIMITS)
+    keep = datetime.now(UTC) + timedelta(days=7)
+    created, former = keyfile.rotate(path, "chat", keep)
+    assert keyfile.read(path) == keyfile.KeyFile(2, (former, created.record))
+    assert (former.id, former.sha256) == (old.record.id, old.record.sha256)
+    assert (former.expires, former.name) == (keyfile.format_time(keep), f"chat (old {former.id})")
+    assert created.record.name == "chat"
+    assert created.record.models == LIMITS.models
+    assert created.plaintext != old.plaintext
+    keys = {key.id: key for key in gateway.parse_key_file(path.read_bytes()).keys}
+    for plaintext, later in ((old.plaintext, False), (created.plaintext, True)):
+        assert gateway.find_key(keys, plaintext, datetime.now(UTC))
+        after = datetime.now(UTC) + timedelta(days=8)
+        assert bool(gateway.find_key(keys, plaintext, after)) == later
+
+
+def test_rotating_again_and_again_and_a_long_name(path: Path) -> None:
+    keyfile.create(path, "x" * 64)
+    for _ in range(3):
+        keyfile.rotate(path, "x" * 64, datetime.now(UTC) + timedelta(days=1))
+    assert len(keyfile.read(path).keys) == 4
+    assert len(gateway.parse_key_file(path.read_bytes()).keys) == 4
+
+
+def test_a_key_that_expires_is_not_prolonged_by_rotating(path: Path) -> None:
+    ends = datetime.now(UTC) + timedelta(days=3)
+    keyfile.create(path, "chat", ends)
+    created, former = keyfile.rotate(path, "chat", datetime.now(UTC) + timedelta(days=7))
+    assert created.record.expires == former.expires == keyfile.format_time(ends)
+
+
+def test_what_cannot_be_rotated(path: Path) -> None:
+    keyfile.create(path, "chat", datetime.now(UTC) + timedelta(seconds=0.01))
+    with pytest.raises(KeysError, match="cannot rotate 'nobody'"):
+        keyfile.rotate(path, "nobody", datetime.now(UTC))
+    time.sleep(0.02)
+    with pytest.raises(KeysError, match="it expired on"):
+        keyfile.rotate(path, "chat", datetime.now(UTC))
 
 
 class TestFirstKey:
