@@ -47,6 +47,7 @@ soak: $(VENV)/.ready
 	FLEET_KILL_STRIDE=1 $(BIN)/python -m pytest -v tests/integration/host/test_pull_kills.py
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host -k "conda or miniforge"
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host/test_wheels.py tests/integration/host/test_install_from_wheels.py tests/integration/host/test_golive_kills.py -k kill
+	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host/test_fan_out.py -k cut
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/hosts tests/soak
 
 docs: $(VENV)/.ready

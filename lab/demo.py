@@ -45,6 +45,8 @@ def run_demo(count: int) -> None:
     with timed("making the lab's models"):
         make_missing(hub, say)
     daemon.start(hub, daemon.DEFAULT_ADDRESS)
+    say("locking the model: fleet model lock lab")
+    lock_model()
     say("deploying: pyinfra inventories/lab.py deploy.py -y")
     deploy()
     fleet = load_fleet("lab", ROOT)
@@ -75,6 +77,20 @@ def _fresh_disks_after_another_checkout() -> None:
 def _agreed() -> bool:
     """Whether the person at the terminal agrees to lose what is on the lab hosts' disks."""
     return input("lab: all on these hosts' disks is lost. Go on? [y/N] ").strip().lower() == "y"
+
+
+def lock_model() -> None:
+    """Write down what this lab's hub has, as an operator does once a model. LabError when it fails.
+
+    Not committed: the hub makes its models on this machine.
+    """
+    command = [str(Path(sys.executable).with_name("fleet")), "model", "lock", "lab"]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+        raise LabError(
+            "the lab's model could not be locked",
+            "fleet model lock lab failed; what it says above tells why",
+            "mend that and run the same command again",
+        )
 
 
 def deploy() -> None:

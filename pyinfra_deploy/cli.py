@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 # A module with `register(commands)`, which adds its subcommands and sets the default `run`, a
 # function of the parsed arguments that returns the exit code; and the names of its subcommands.
 COMMANDS = {
-    "pyinfra_deploy.settings.commands": ("settings",),
+    "pyinfra_deploy.settings_commands": ("settings",),
     "pyinfra_deploy.keys.commands": ("keys", "ca"),
     "pyinfra_deploy.facts_commands": ("facts",),
     "pyinfra_deploy.plan_commands": ("plan",),
     "pyinfra_deploy.findings_commands": ("findings",),
     "pyinfra_deploy.runtime.commands": ("runtime",),
+    "pyinfra_deploy.model.commands": ("model",),
+    "pyinfra_deploy.audit_commands": ("audit",),
 }
 
 

@@ -18,11 +18,7 @@ from pyinfra_deploy.facts import raw
 from pyinfra_deploy.facts.assemble import assemble
 from pyinfra_deploy.facts.errors import UnreadableOutput
 from pyinfra_deploy.operations import packing
-from pyinfra_deploy.operations.model_source import (
-    model_is_on_host,
-    model_of_directory,
-    model_of_hub,
-)
+from pyinfra_deploy.operations.model_source import known_model, model_is_on_host
 from pyinfra_deploy.planning import host_plan
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.foresight import (
@@ -40,7 +36,7 @@ from pyinfra_deploy.planning.placement import engine_gpus, placed_topology
 from pyinfra_deploy.planning.preflight import os_facts, preflight, preflight_from_facts
 from pyinfra_deploy.planning.start_figures import recorded_start
 from pyinfra_deploy.planning.upgrade import upgrade_findings
-from pyinfra_deploy.settings.fleet import load_fleet
+from pyinfra_deploy.settings.fleet import hosts_sharing, load_fleet
 from pyinfra_deploy.shares import in_shares
 
 if TYPE_CHECKING:
@@ -154,7 +150,7 @@ def _host(
     more += upgrade_findings(host.name, settings, snapshot)
     model = _model(fleet, settings, model_config)
     lock, _ = _locks(settings, fleet.root)
-    on_host = model_is_on_host(settings, snapshot)
+    on_host = model_is_on_host(settings, snapshot, model.locked.lock)
     start = recorded_start(snapshot, settings.engine.name)
     planned = None
     if start is not None and snapshot is not None:
@@ -184,9 +180,7 @@ def _locks(settings: Settings, root: Path) -> tuple[str, str]:
 def _model(fleet: Fleet, settings: Settings, model_config: Path | None) -> KnownModel:
     if settings.model is None:
         return KnownModel()
-    if model_config is not None:
-        return model_of_directory(model_config)
-    return model_of_hub(settings.model, fleet.root)
+    return known_model(settings.model, fleet.root, model_config)
 
 
 def _snapshot(outputs: Mapping[str, raw.RawOutput]) -> Mapping[str, Any] | None:
@@ -215,7 +209,7 @@ def _not_collected(host: str, directory: Path, error: UnreadableOutput) -> Findi
 def _host_plan(
     fleet: Fleet, host: FleetHost, snapshot: Mapping[str, Any], foresight: Foresight | None
 ) -> HostPlan:
-    artefacts = artefacts_for(_data(fleet), host.settings)
+    artefacts = artefacts_for(_data(fleet) | {"sharing": hosts_sharing(fleet, host)}, host.settings)
     seen = (foresight.placement, foresight.hardware, foresight.driver) if foresight else ()
     return host_plan.plan_host(host.name, host.groups, host.settings, snapshot, artefacts, *seen)
 

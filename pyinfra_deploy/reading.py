@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pyinfra_deploy.settings.fleet import Fleet
@@ -32,21 +33,46 @@ def command_line(
     ]
 
 
-def run(arguments: Sequence[str], root: Path, timeout_seconds: float) -> str:
-    """What pyinfra printed. Whether a host was read is told by its files, not by the exit code."""
-    try:
-        done = subprocess.run(
-            arguments,
-            cwd=root,
-            env=os.environ | {"PYINFRA_PROGRESS": "off", "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=timeout_seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+def run(
+    arguments: Sequence[str],
+    root: Path,
+    timeout_seconds: float,
+    on_line: Callable[[str], None] | None = None,
+) -> str:
+    """What pyinfra printed. Whether a host was read is told by its files, not by the exit code.
+
+    on_line is called with each line as it comes.
+    """
+    lines: list[str] = []
+    with subprocess.Popen(
+        arguments,
+        cwd=root,
+        env=os.environ | {"PYINFRA_PROGRESS": "off", "NO_COLOR": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as child:
+        timed_out = threading.Event()
+
+        def stop() -> None:
+            timed_out.set()
+            child.kill()
+
+        timer = threading.Timer(timeout_seconds, stop)
+        timer.start()
+        try:
+            assert child.stdout is not None
+            for line in child.stdout:
+                lines.append(line)
+                if on_line is not None:
+                    on_line(line.rstrip("\n"))
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            timer.cancel()
+    if timed_out.is_set():
         return f"(stopped: it took more than {timeout_seconds:.0f} seconds)"
-    return done.stdout
+    return "".join(lines)

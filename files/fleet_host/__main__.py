@@ -29,7 +29,10 @@ COMMANDS: dict[str, str] = {
     "job status": "jobs:status",
     "job stop": "jobs:stop",
     "job run": "jobs:run",
-    "model verify": "integrity:verify_command",
+    "job record": "job_record:record",
+    "model verify": "verification:verify_command",
+    "model list": "models:listing",
+    "model remove": "models:remove",
     "lease acquire": "lease:acquire",
     "lease renew": "lease:renew",
     "lease release": "lease:release",
@@ -45,6 +48,8 @@ COMMANDS: dict[str, str] = {
     "prune": "prune:run",
     "wheels gather": "wheels:gather",
     "wheels serve": "wheel_server:open_for",
+    "fan-out open": "share_opening:open_for",
+    "fan-out closed": "share_opening:closed",
     "engine started": "engine:started",
     "engine undrain": "engine:undrain",
     "engine log": "log_file:run",
@@ -75,6 +80,8 @@ COMMANDS: dict[str, str] = {
 # Commands whose request comes as words, because systemd starts them: words -> keys of the request.
 POSITIONAL: dict[str, tuple[str, ...]] = {
     "job run": ("kind", "id"),
+    "job record": ("kind", "id"),
+    "fan-out closed": (),
     "engine started": ("engine",),
     "engine undrain": ("engine",),
     "arguments run": ("engine",),
@@ -90,7 +97,8 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
 
 # Steps of units that serve: their answer is in a file, and in the journal it would push out the
 # lines that an error shows.
-QUIET = ("engine started", "engine undrain", "gateway started", "fans run", "fans restore")
+QUIET = ("engine started", "engine undrain", "gateway started", "fans run", "fans restore",
+         "job record", "fan-out closed")  # fmt: skip
 
 
 def program_digest() -> str:

@@ -30,12 +30,14 @@ LONGEST_LINE = 500
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended. stalled: it was killed because nothing moved for stall_seconds."""
+    """How a child ended. stalled: it was killed because nothing moved for stall_seconds.
+    quiet_seconds: how long nothing had moved at its end."""
 
     returncode: int
     tail: list[str]
     stalled: bool
     seconds: float
+    quiet_seconds: float = 0.0
 
 
 def run(
@@ -95,8 +97,10 @@ def run(
     finally:
         kill_group(process)
         reader.join(timeout=5)
-    on_poll()
-    return Ended(process.returncode, list(tail), stalled, time.monotonic() - started)
+    if on_poll() != seen:
+        moved[0] = time.monotonic()
+    now = time.monotonic()
+    return Ended(process.returncode, list(tail), stalled, now - started, now - moved[0])
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_seconds: float) -> bool:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 from . import child
 from .errors import HostError
+from .status import size_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from .listing import FileEntry
+    from .proxies import Proxy
     from .status import Progress
 
 # Partial files of one listed file X: X.incomplete, and in parallel mode X_<start>_<end> parts and
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
 PARTIAL = ".incomplete"
 NOT_IN_A_PATTERN = re.compile(r"[*?\[\],]|^-")
 NO_SPACE_LEFT_BYTES = 16 * 1024 * 1024
+
+
+# How the client (modelscope_hub 0.5.1) prints the answers of a hub, and what it thinks of a file.
+REFUSED = re.compile(r"\[E\d+\] \[(401|403|404)\]")
+NOT_AS_LISTED = re.compile(r"\[E2020\]|Hash mismatch")
+DAMAGED = "damaged"
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,7 @@ class ClientSettings:
     file_timeout_seconds: int
     stall_timeout_seconds: float
     home: Path
+    proxy: Proxy | None = None
 
 
 def environment(settings: ClientSettings) -> dict[str, str]:
@@ -65,6 +74,8 @@ def environment(settings: ClientSettings) -> dict[str, str]:
         "MODELSCOPE_DOWNLOAD_PARALLEL_WORKERS": "1",
         "MODELSCOPE_NO_DEPRECATION_WARNINGS": "1",
     }
+    if settings.proxy is not None:
+        own.update(settings.proxy.environment())
     if settings.token:
         own["MODELSCOPE_API_TOKEN"] = settings.token
     return {**kept, **own}
@@ -103,6 +114,36 @@ def present_bytes(directory: Path, entries: Iterable[FileEntry]) -> int:
     return total
 
 
+class Arrivals:
+    """Says of each file in the journal that it has arrived, once; knows which are on their way."""
+
+    def __init__(self, directory: Path, entries: Iterable[FileEntry], progress: Progress) -> None:
+        self._directory = directory
+        self._progress = progress
+        self._coming = {entry.path: entry for entry in entries}
+        self._look()
+
+    def _look(self) -> list[FileEntry]:
+        """The files that have got their final name since the last look."""
+        found = [it for it in self._coming.values() if (self._directory / it.path).exists()]
+        for entry in found:
+            del self._coming[entry.path]
+        return found
+
+    def look(self) -> None:
+        for entry in self._look():
+            left = f"; {len(self._coming)} to come" if self._coming else ""
+            self._progress.journal(f"arrived: {entry.path}, {size_words(entry.size_bytes)}{left}")
+        in_flight = []
+        for entry in self._coming.values():
+            try:
+                done = (self._directory / (entry.path + PARTIAL)).lstat().st_size
+            except OSError:
+                continue
+            in_flight.append({"path": entry.path, "done": done, "total": entry.size_bytes})
+        self._progress.files(in_flight)
+
+
 def check_program(program: Path) -> None:
     if not program.is_file() or not os.access(program, os.X_OK):
         raise HostError(
@@ -120,15 +161,22 @@ def fetch(
     entries: tuple[FileEntry, ...],
     wanted: list[FileEntry] | None,
     progress: Progress,
+    on_tick: Callable[[], None] | None = None,
 ) -> child.Ended:
-    """Run the client once for the wanted files (None: all), with progress over the entries."""
+    """Run the client once for the wanted files (None: all), with progress over the entries.
+    on_tick: called about once a second; what it raises ends the client."""
     for path in (settings.home, settings.home / "tmp"):
         path.mkdir(mode=0o700, exist_ok=True)
     argv = arguments(settings, model_id, revision, directory, wanted)
 
+    arrivals = Arrivals(directory, entries, progress)
+
     def poll() -> int:
         have = present_bytes(directory, entries)
+        arrivals.look()
         progress.advance(have)
+        if on_tick is not None:
+            on_tick()
         return have
 
     return child.run(
@@ -145,6 +193,15 @@ def fetch(
 
 def out_of_space(ended: child.Ended, free_bytes: int) -> bool:
     return child.says_no_space(ended.tail) or free_bytes < NO_SPACE_LEFT_BYTES
+
+
+def refusal_in(tail: list[str]) -> str | None:
+    """What the client says that another run would not change: "401", "403" or "404" of the hub, or
+    DAMAGED, where a file is not the listed one. None where it is an outage, which may end."""
+    for line in reversed(tail):
+        if found := REFUSED.search(line):
+            return found[1]
+    return DAMAGED if any(NOT_AS_LISTED.search(line) for line in tail) else None
 
 
 def failure(
@@ -167,6 +224,33 @@ def failure(
             f"{what} ran out of disk space",
             f"{free_bytes >> 20} MiB are free below {settings.home.parent}; {short}.",
             "Free space on that file system, then start again: it resumes.",
+            tail,
+        )
+    refusal = refusal_in(ended.tail)
+    if refusal in ("401", "403"):
+        given = "model.token is not accepted" if settings.token else "model.token is not set"
+        return HostError(
+            f"{what} is refused by {settings.endpoint}",
+            f"it answered {refusal}, and {given}; {short}.",
+            "Set model.token to a token that may read this model (private and gated ones need "
+            "it), then deploy again: what is here is kept.",
+            tail,
+        )
+    if refusal == "404":
+        return HostError(
+            f"{settings.endpoint} does not have what {what} needs",
+            f"it answered 404: model.id, model.revision or a file of it is not there; {short}.",
+            "Check model.id and model.revision (upper and lower case count), lock it anew if it "
+            "is locked and the hub has removed the commit; some hubs answer 404 for a private "
+            "model when model.token is missing.",
+            tail,
+        )
+    if refusal == DAMAGED:
+        return HostError(
+            f"{what} brings files that are not as the hub lists them",
+            f"the client refused them: {short}.",
+            f"The hub at {settings.endpoint}, or a proxy on the way, has damaged files or is in "
+            "the middle of an upload: try later or another endpoint; what is good is kept.",
             tail,
         )
     return HostError(

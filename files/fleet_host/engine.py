@@ -97,9 +97,10 @@ def binding_digest(engine: str) -> str | None:
 def started(request: dict[str, Any]) -> dict[str, Any]:
     """`engine started` ENGINE, the unit's ExecStartPre: note what this start is going to run.
 
-    {release, binding, invocation} in /run/llm-engine-ENGINE/started.json, removed by systemd with
-    the directory when the unit goes down: whether to restart is decided by comparing it with what
-    is on disk. A release never changes once staged, so its ID says it all.
+    {release, binding, model_mended, invocation} in /run/llm-engine-ENGINE/started.json, removed by
+    systemd with the directory when the unit goes down: whether to restart is decided by comparing
+    it with what is on disk. A release never changes once staged, so its ID says it all; of its
+    model only damaged files are ever replaced, and model_mended tells.
     """
     engine = name_of(request)
     release = linked(engine, "current")
@@ -114,6 +115,7 @@ def started(request: dict[str, Any]) -> dict[str, Any]:
     document = {
         "release": release,
         "binding": binding_digest(engine),
+        "model_mended": model_mended(engine, release),
         "invocation": os.environ.get("INVOCATION_ID", ""),
     }
     path = run_directory(engine) / "started.json"
@@ -122,6 +124,16 @@ def started(request: dict[str, Any]) -> dict[str, Any]:
     temporary.write_text(json.dumps(document) + "\n")
     temporary.replace(path)
     return document
+
+
+def model_mended(engine: str, release: str) -> str | None:
+    """When files of the release's model were last found damaged and replaced; None: never. An
+    engine that was started before may have loaded them as they were."""
+    link = release_directory(engine, release) / "model"
+    model = link.readlink() if link.is_symlink() else None
+    record = durable.read_json(model.with_name(f"{model.name}.json")) if model else None
+    mended = record.get("mended") if isinstance(record, dict) else None
+    return str(mended.get("when")) if isinstance(mended, dict) else None
 
 
 def read_started(engine: str) -> dict[str, Any]:

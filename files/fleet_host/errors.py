@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,8 +12,11 @@ class HostError(Exception):
     """A refusal or failure, in words for the person who has to act on it.
 
     what: what did not happen, with the file, unit or address it is about. why: the cause as far as
-    it is known. fix: what to do next. detail: lines of evidence, such as the end of a log.
+    it is known. fix: what to do next. detail: lines of evidence, such as the end of a log. result:
+    of a job that did its work and found something wrong, what it found.
     """
+
+    result: Any = None
 
     def __init__(self, what: str, why: str, fix: str, detail: Iterable[str] = ()) -> None:
         super().__init__(what)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import time
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ def record(what: str, who: str | None = None, **details: Any) -> dict[str, Any]:
         last = _last_line(descriptor)
         event: dict[str, Any] = {
             "when": utc_now(),
-            "who": who or _holder(),
+            "who": who or holder(),
             "what": what,
             **details,
             "previous": hashlib.sha256(last).hexdigest() if last else FIRST,
@@ -81,7 +82,8 @@ def _append(descriptor: int, line: bytes) -> None:
         raise
 
 
-def _holder() -> str:
+def holder() -> str:
+    """Who has the lease: what is asked of this host now is theirs."""
     lease = durable.read_json(layout.llm_root() / "state" / "lease.json")
     return str(lease.get("owner", "unknown")) if isinstance(lease, dict) else "root on this host"
 
@@ -113,22 +115,56 @@ def _last_line(descriptor: int) -> bytes:
         length *= 2
 
 
-def verify(_request: dict[str, Any]) -> dict[str, Any]:
-    """`events verify` {} -> {events, last}; HostError at the first line that does not chain."""
+def verify(request: dict[str, Any]) -> dict[str, Any]:
+    """`events verify` {seen: {events, head} or null} -> {events, head, last}.
+
+    HostError at the first line that does not chain. head: the digest of the last line. seen: what
+    an earlier answer said, kept elsewhere: without it nobody could tell lines that were removed at
+    the end, or a log that was written anew as a whole. A line that a power cut has left without its
+    end does not count.
+    """
+    seen = request.get("seen")
+    seen = seen if isinstance(seen, dict) else {}
     path = events_path()
-    previous, count, last = FIRST, 0, None
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for number, line in enumerate(lines, start=1):
+    head, count, last = FIRST, 0, None
+    for number, line in enumerate(_whole_lines(path), start=1):
         try:
             event = json.loads(line)
         except ValueError as error:
             raise _broken(path, number, f"it is not JSON ({error})") from error
         if not isinstance(event, dict):
             raise _broken(path, number, "it is no event")
-        if event.get("previous") != previous:
+        if event.get("previous") != head:
             raise _broken(path, number, "it does not carry the digest of the line before it")
-        previous, count, last = hashlib.sha256(line).hexdigest(), number, event
-    return {"events": count, "last": last}
+        head, count, last = hashlib.sha256(line).hexdigest(), number, event
+        if number == seen.get("events") and head != seen.get("head"):
+            raise _rewritten(path, f"line {number} is another one than it was")
+    if count < seen.get("events", 0):
+        raise _rewritten(path, f"it has {count} lines, and had {seen['events']}")
+    return {"events": count, "head": head, "last": last}
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """Without their newlines. Nobody appends meanwhile."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line[:-1]
+
+
+def _rewritten(path: Path, why: str) -> HostError:
+    return HostError(
+        f"the event log {path} is not the one that was verified before",
+        f"{why}. Its lines chain, so it was cut off at its end, or written anew, by somebody who "
+        "is root.",
+        "Compare with a backup of the host. If the host was installed anew, take its entry out of "
+        "the inventory's audit.json: its log then begins again.",
+    )
 
 
 def _broken(path: Path, number: int, why: str) -> HostError:
@@ -140,16 +176,17 @@ def _broken(path: Path, number: int, why: str) -> HostError:
 
 
 def tail(request: dict[str, Any]) -> dict[str, Any]:
-    """`events tail` {lines} -> {events: the last ones, oldest first, unreadable: [text]}.
+    """`events tail` {lines, containing} -> {events, unreadable: [text]}, the oldest first.
 
+    containing: only lines in which this text is, such as a model's name.
     unreadable: lines among them that are no events, by number and content.
     """
     wanted = fields.whole(request, "lines", 20)
-    path = events_path()
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    begin = max(0, len(lines) - wanted)
+    text, path = str(request.get("containing") or "").encode(), events_path()
+    kept: deque[tuple[int, bytes]] = deque(maxlen=max(0, wanted))
+    kept.extend(line for line in enumerate(_whole_lines(path), start=1) if text in line[1])
     found, unreadable = [], []
-    for number, line in enumerate(lines[begin:], start=begin + 1):
+    for number, line in kept:
         try:
             event = json.loads(line)
         except ValueError:

@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import client, durable, hub, integrity, staging
+from .borrow import borrow
 from .errors import HostError
 from .listing import (
     CONFIG,
     INDEX,
     FileEntry,
     Listing,
+    require_accepted,
     require_shards,
     require_weights,
     shards_of,
 )
+from .outage import Outage
 from .pull_spec import COMMIT, Wanted
 from .staging import Memory, Places
+from .swarm import Yielded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .status import Progress
+    from .swarm import Swarm
 
 # Kept free beside the model: the journal, the client's bookkeeping, and other people's files.
 SPARE_BYTES = 1024**3
-# The client itself tries each file 3 to 5 times. A run of it that brought bytes is repeated, since
-# hours of download should not end with a minute of trouble at the hub.
-MOST_CLIENT_RUNS = 6
-PAUSE_SECONDS = 10.0
+# Others can have a file once it is saved as good.
+SHARED_INTERVAL_SECONDS = 0.5
 
 
 def ask_hub(wanted: Wanted, progress: Progress) -> Listing:
     """The listing of the revision, refused unless complete and checkable, its shards included."""
     client.check_program(wanted.client.program)
+    if wanted.locked is not None:
+        # Checked when it was locked; whether the hub has these bytes shows when they arrive.
+        require_accepted(wanted.locked, wanted.accept, wanted.name)
+        return wanted.locked
     progress.phase("listing", message=f"{wanted.name} from {wanted.source.endpoint}")
     known = hub.revisions(wanted.source, wanted.model_id)
     # A commit is a revision too, but no hub lists all of them.
@@ -45,7 +53,8 @@ def ask_hub(wanted: Wanted, progress: Progress) -> Listing:
             "Set model.revision to one of them.",
         )
     listing = hub.listing(wanted.source, wanted.model_id, wanted.revision)
-    require_weights(listing, wanted.name)
+    require_accepted(listing, wanted.accept, wanted.name)
+    require_weights(listing, wanted.name, wanted.accept)
     for path in (CONFIG, INDEX):
         entry = listing.entry(path)
         if entry is not None:
@@ -61,27 +70,55 @@ def gather(
     listing: Listing,
     needed: tuple[FileEntry, ...],
     progress: Progress,
+    swarm: Swarm | None = None,
 ) -> list[integrity.Verdict]:
     """Bring the needed files into staging/model and verify each: a verdict for every one.
 
-    A client that failed is run again as long as its run brought bytes; files that it called good
-    and that are not are pulled once more.
+    A client that failed is run again until no byte came for model.stall_timeout_seconds: hours of
+    download should not end with minutes of trouble at the hub. Not where that would not help
+    (Outcome.final). Files that it called good and that are not are pulled once more. swarm: the
+    inventory's other hosts, who are asked first, and who try the hub while this one waits.
     """
-    memory = Memory(place, staging.remembered(place, needed))
+    interval = staging.SAVE_INTERVAL_SECONDS if swarm is None else SHARED_INTERVAL_SECONDS
+    memory = Memory(place, staging.remembered(place, needed), interval)
+    if swarm is not None:
+        swarm.begin(memory, needed)
     verify_new(place, needed, memory, progress)
     missing = [entry for entry in needed if entry.path not in memory.good]
     refuse_full_disk(wanted, place, missing)
-    runs, pulled_again = 0, False
+    if borrow(place, missing, progress):
+        verify_new(place, needed, memory, progress)
+        missing = [entry for entry in needed if entry.path not in memory.good]
+    outage, pulled_again = Outage(wanted.client.stall_timeout_seconds), False
+    most = client.present_bytes(place.model, needed)
     while missing:
-        runs += 1
-        outcome = download(wanted, place, listing, needed, missing, progress)
+        turn = missing if swarm is None else swarm.gather(memory, progress, missing)
+        if not turn:
+            break
+        try:
+            outcome = download(
+                wanted, place, listing, needed, turn, progress,
+                None if swarm is None else swarm.while_at_hub(memory, progress, turn),
+            )  # fmt: skip
+        except Yielded:
+            continue
+        if swarm is not None:
+            swarm.after_hub(memory)
         bad = verify_new(place, needed, memory, progress)
         missing = [entry for entry in needed if entry.path not in memory.good]
         if outcome.error is not None:
-            if outcome.final or outcome.brought_bytes <= 0 or runs == MOST_CLIENT_RUNS:
+            if swarm is not None:
+                swarm.add_to(outcome.error)
+            # Of what came only what was kept counts, so that there is an end.
+            have = client.present_bytes(place.model, needed)
+            advanced, most = have > most, max(have, most)
+            if outcome.final or (outcome.refused and not advanced):
                 raise outcome.error
-            progress.log(f"{outcome.error.why} It brought {outcome.brought_bytes} bytes: again.")
-            time.sleep(PAUSE_SECONDS)
+            if advanced:
+                outage.bytes_came(outcome.quiet_seconds)
+            if not outcome.refused:
+                woken = None if swarm is None else swarm.while_waiting(missing, outcome.error.why)
+                outage.wait(outcome.error, progress, woken)
         elif bad and pulled_again:
             raise damaged_at_hub(wanted, listing, bad)
         else:
@@ -135,11 +172,14 @@ def gigabytes(count: int) -> str:
 @dataclass(frozen=True)
 class Outcome:
     """One run of the client. error: None when it said that all is well and all files are there.
-    final: running it again would not help."""
+    final: running it again would not help. refused: nor would it, unless other files came in this
+    one, or an address from which to fetch one has expired meanwhile. quiet_seconds: how long ago
+    the last byte came."""
 
     error: HostError | None
-    brought_bytes: int
     final: bool
+    refused: bool = False
+    quiet_seconds: float = 0.0
 
 
 def download(
@@ -149,30 +189,33 @@ def download(
     needed: tuple[FileEntry, ...],
     missing: list[FileEntry],
     progress: Progress,
+    on_tick: Callable[[], None] | None = None,
 ) -> Outcome:
     """Run the client once for the missing files."""
     message = f"{len(missing)} of {len(needed)} files from {wanted.source.endpoint}"
     total = sum(entry.size_bytes for entry in needed)
     progress.phase("download", total=total, unit="bytes", message=message)
-    before = client.present_bytes(place.model, missing)
+    everything = len(missing) == len(listing.entries) and wanted.locked is None
     ended = client.fetch(
         wanted.client,
         wanted.model_id,
-        wanted.revision,
+        wanted.asked_revision,
         place.model,
         needed,
-        None if len(missing) == len(listing.entries) else missing,
+        # A hub may have more than is locked.
+        None if everything else missing,
         progress,
+        on_tick,
     )
-    brought = client.present_bytes(place.model, missing) - before
     absent = _absent(place, missing)
     if ended.returncode == 0 and not ended.stalled and not absent:
-        return Outcome(None, brought, final=False)
+        return Outcome(None, final=False)
     what, free = f"the download of {wanted.name}", staging.free_bytes(place.staging)
     error = client.failure(wanted.client, ended, what, absent, free)
     # Exit 0 with files absent is what the client does when they are not in the hub's listing now.
     final = ended.stalled or ended.returncode == 0 or client.out_of_space(ended, free)
-    return Outcome(error, brought, final)
+    refused = client.refusal_in(ended.tail) is not None
+    return Outcome(error, final, refused, ended.quiet_seconds)
 
 
 def _absent(place: Places, entries: list[FileEntry]) -> list[str]:
@@ -182,6 +225,15 @@ def _absent(place: Places, entries: list[FileEntry]) -> list[str]:
 def damaged_at_hub(wanted: Wanted, listing: Listing, bad: list[integrity.Verdict]) -> HostError:
     """Two downloads gave the same wrong files: whose fault, as far as it can be told."""
     lines = [f"{verdict.entry.path} {verdict.problem}" for verdict in bad]
+    if wanted.locked is not None:
+        return HostError(
+            f"{wanted.name} from {wanted.source.endpoint} is not what was locked",
+            f"{len(bad)} files were pulled twice and are others: {lines[0] if lines else ''}.",
+            "The other files are kept. If the revision has moved on at the hub, lock it anew "
+            "(fleet model lock INVENTORY shows what changed) or set model.revision to a commit; "
+            "else the hub or a proxy on the way damages files.",
+            lines,
+        )
     now = hub.listing(wanted.source, wanted.model_id, wanted.revision)
     if now.entries != listing.entries:
         return HostError(

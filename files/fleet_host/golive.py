@@ -12,7 +12,19 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from . import arguments, durable, engine, events, fields, figures, probe, proof, release, systemctl
+from . import (
+    arguments,
+    durable,
+    engine,
+    events,
+    fields,
+    figures,
+    fitness,
+    probe,
+    proof,
+    release,
+    systemctl,
+)
 from .errors import HostError
 from .ground import Ground, read_ground
 from .health import (
@@ -44,6 +56,7 @@ class Wish:
     enable: bool
     run: str
     proof: proof.Wanted | None = None
+    fitness: fitness.Wanted | None = None
     ask_parser: bool = False
 
 
@@ -74,12 +87,13 @@ def read_wish(spec: dict[str, Any]) -> Wish:
         enable=spec.get("enable", True) is True,
         run=fields.text(spec, "run", ""),
         proof=proof.read_wanted(spec),
+        fitness=fitness.read_wanted(spec),
         ask_parser=spec.get("ask_parser") is True,
     )
 
 
 def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """The job's work: {changed, release, from, drained, answer, seconds}.
+    """The job's work: {changed, release, from, drained, answer, seconds, warnings}.
 
     HostError when the release does not serve; its text says what serves now.
     """
@@ -109,7 +123,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         came_from = ground.serving
         events.record(
             "went live", engine=wish.engine, release=wish.release, came_from=came_from,
-            seconds=seconds, run=wish.run,
+            seconds=seconds, run=wish.run, **release.model_in(wish.engine, wish.release),
         )  # fmt: skip
     return {
         "changed": changed,
@@ -118,6 +132,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "drained": drained,
         "answer": answer[:200],
         "seconds": seconds,
+        "warnings": fitness.warnings(wish.engine, wish.release) if wish.fitness else [],
     }
 
 
@@ -150,12 +165,14 @@ def _refuse_incomplete(wish: Wish) -> None:
 
 
 def runs_as_wished(wish: Wish) -> bool:
-    """Whether the running process was started with this release and the present binding."""
+    """Whether the running process was started with this release, the present binding, and the
+    model's files as they are: not with damaged ones that were mended since."""
     started = engine.read_started(wish.engine)
     return (
         engine.linked(wish.engine, "current") == wish.release
         and started.get("release") == wish.release
         and started.get("binding") == engine.binding_digest(wish.engine)
+        and started.get("model_mended") == engine.model_mended(wish.engine, wish.release)
         and engine.unit_state(wish.unit)["ActiveState"] == "active"
     )
 
@@ -183,10 +200,15 @@ def settle(wish: Wish, ground: Ground) -> bool:
 
 
 def prove(wish: Wish, ground: Ground, progress: Progress) -> bool:
-    """Try the release before anything is stopped: parser, then proof. False: that takes the running
-    engine's GPU memory. HostError when it cannot run here, with what serves as it was."""
+    """Try the release before anything is stopped: parser, tokenizer, proof. False: the proof takes
+    the running engine's GPU memory. HostError when it cannot run, with what serves as it was."""
     try:
         undecided = _ask_parser(wish, progress)
+        # Of a runtime whose imports fail, the proof says why better.
+        if wish.fitness is not None and undecided is None:
+            fitness.require(
+                wish.engine, wish.release, wish.fitness, progress, wish.patience.poll_seconds
+            )
         if not (done := wish.proof is None or proof.proven(wish.engine, wish.release, wish.proof)):
             # In any state but these the old process has, or takes at any moment, its GPU memory.
             beside = engine.unit_state(wish.unit)["ActiveState"] not in ("inactive", "failed")

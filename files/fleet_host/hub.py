@@ -16,21 +16,25 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from . import proxies
 from .errors import HostError
 from .listing import FileEntry, Listing, parse_listing
 
 TIMEOUT_SECONDS = 30.0
 RETRY_DELAYS_SECONDS = (1.0, 3.0, 8.0)
 # An index of 94 layers with 128 experts in FP8 is some 10 MB; a listing of 3000 files under 2 MB.
-LARGEST_ANSWER_BYTES = 256 * 1024 * 1024
+# Parsed, JSON takes several times its size, and a pull is to stay below 200 MB.
+LARGEST_ANSWER_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class Hub:
-    """Where the hub is (scheme://host[:port][/prefix]) and the token, if it wants one."""
+    """Where the hub is (scheme://host[:port][/prefix]), the token, if it wants one, and the proxy
+    on the way to it, if the settings name one."""
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
+    proxy: proxies.Proxy | None = None
 
 
 class _SameHostCredentials(urllib.request.HTTPRedirectHandler):
@@ -81,7 +85,8 @@ def _open(hub: Hub, url: str) -> bytes:
         # The client sends both: older paths of the hub know only the cookie.
         request.add_header("Authorization", f"Bearer {hub.token}")
         request.add_header("Cookie", f"m_session_id={hub.token}")
-    opener = urllib.request.build_opener(_SameHostCredentials())
+    through = [proxies.Handler(hub.proxy)] if hub.proxy is not None else []
+    opener = urllib.request.build_opener(_SameHostCredentials(), *through)
     with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
         body: bytes = response.read(LARGEST_ANSWER_BYTES + 1)
         announced = response.headers.get("Content-Length")
@@ -151,7 +156,7 @@ def _connection_problem(hub: Hub, error: Exception, about: str) -> HostError:
         f"{hub.endpoint} cannot be reached for {about}",
         f"{type(reason).__name__}: {reason}, {len(RETRY_DELAYS_SECONDS) + 1} times.",
         f"On this host try 'curl -v {hub.endpoint}': name resolution of {host}, route, firewall, "
-        "proxy (http_proxy in the unit's environment), certificate.",
+        "proxy (model.proxy), certificate.",
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 ASKER = "run"
 # Where an environment's files come from: the fleet's host that serves wheels may be another one
 # than a run before, and each file is checked against the lock in any case.
-SOURCE = {"environment": ("wheelhouse",)}
+# Of a pull: where its lock is written down, which changes no byte of what is pulled.
+SOURCE = {"environment": ("wheelhouse",), "pull": ("provenance",)}
 # A request for some of the wheels that are being downloaded is answered by that download. How the
 # rest is tidied up afterwards follows from the wheels.
 WHEELS, FOLLOWING = "wheels", ("wheels", "remove_others")

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import SCHEMA_VERSION, durable, layout, systemctl
+from . import SCHEMA_VERSION, durable, events, layout, systemctl
 from .errors import HostError, SpecError
 from .job_request import differences
 from .job_state import describe
@@ -40,11 +40,15 @@ RUNNERS: dict[str, str] = {
     "environment": "environment:run",
     "wheels": "wheels:run",
     "serve": "wheel_server:run",
+    "share": "share_server:run",
     "pull": "pull:run",
+    "verify": "verification:run",
     "golive": "golive:run",
     "driver": "driver:run",
 }
 
+# What llm-verify.timer starts.
+SCHEDULED = ("verify", "scheduled")
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 STOP_TIMEOUT_SECONDS = 120.0
 UNIT_PROPERTIES = [
@@ -122,6 +126,15 @@ def read_job(kind: str, identifier: str) -> dict[str, Any] | None:
     return stored
 
 
+def stored_or_scheduled(kind: str, identifier: str) -> dict[str, Any] | None:
+    """As read_job; the job that a timer starts has no request of anybody's."""
+    stored = read_job(kind, identifier)
+    if stored is None and (kind, identifier) == SCHEDULED:
+        run_id = os.environ.get("INVOCATION_ID", "")
+        return {"run": run_id, "who": "llm-verify.timer", "spec": {"scheduled": True}}
+    return stored
+
+
 def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -138,13 +151,15 @@ def _start_lock(directory: Path) -> Iterator[None]:
 
 
 def start(request: dict[str, Any]) -> dict[str, Any]:
-    """{kind, id, spec} -> {state: started|attached, unit, run}.
+    """{kind, id, spec, who} -> {state: started|attached, unit, run}.
+
+    who: for the event log; by default the lease's holder.
 
     A job that runs and does what this spec asks for is attached to (job_request.py); one that does
     something else is a refusal, since stopping it is the operator's decision.
     """
     kind, identifier = named_job(request)
-    spec = request.get("spec")
+    spec, who = request.get("spec"), request.get("who")
     if not isinstance(spec, dict):
         raise SpecError(f"no spec for {kind} {identifier}", "'spec' must be an object.", "Give it.")
     directory = job_directory(kind, identifier)
@@ -176,6 +191,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
             "run": run_id,
             "boot_id": boot_id(),
             "digest": spec_digest(spec),
+            "who": who if isinstance(who, str) and who else events.holder(),
             "spec": spec,
         }
         durable.write_json(directory / "spec.json", stored, mode=0o640, gid=group)
@@ -248,7 +264,7 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """What the unit executes: do the work of the stored spec and leave a durable result."""
     kind, identifier = named_job(request)
-    stored = read_job(kind, identifier)
+    stored = stored_or_scheduled(kind, identifier)
     if stored is None:
         raise HostError(
             f"{kind} {identifier} has nothing to do",
@@ -278,6 +294,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         outcome = {"state": "done", "result": work(stored["spec"], progress)}
     except HostError as error:
         outcome = {"state": "failed", "error": error.as_dict()}
+        if error.result is not None:
+            outcome["result"] = error.result
     except Exception as error:
         outcome = {"state": "failed", "error": _broken(kind, identifier, error).as_dict()}
     except Stopped:

@@ -7,15 +7,22 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 # The hub cuts a listing here without saying so (modelscope_hub, REPO_FILES_TRUNCATION_LIMIT).
 TRUNCATION_LIMIT = 3000
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 CONFIG = "config.json"
+# As pyinfra_deploy/planning/model_files.py has them: a pickle runs whatever code it holds when it
+# is loaded, and vLLM runs files of code with trust-remote-code.
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
+CODE = (".py", ".so", ".pyc")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
 
@@ -65,8 +72,9 @@ def name_problem(path: object) -> str | None:
     return None
 
 
-def parse_listing(data: Any, where: str) -> Listing:
+def parse_listing(data: Any, where: str, cut_at: int | None = TRUNCATION_LIMIT) -> Listing:
     """A Listing from the hub's "Data". HostError when it cannot be checked or trusted.
+    cut_at: entries from which on a listing counts as cut.
 
     Fields that are not needed are ignored: hubs differ in them. Those that are needed are strict,
     because the client accepts a file without a hash unchecked and exits 0.
@@ -78,10 +86,10 @@ def parse_listing(data: Any, where: str) -> Listing:
             "the hub's answer has no list Data.Files.",
             "Check model.endpoint: is this a ModelScope hub?",
         )
-    if len(files) >= TRUNCATION_LIMIT:
+    if cut_at is not None and len(files) >= cut_at:
         raise HostError(
             f"the listing of {where} is not complete",
-            f"the hub cuts listings at {TRUNCATION_LIMIT} entries without saying so, and this one "
+            f"the hub cuts listings at {cut_at} entries without saying so, and this one "
             f"has {len(files)}: files may be missing.",
             "A model of that many files is not supported: mirror it with fewer, larger files.",
         )
@@ -110,6 +118,19 @@ def parse_listing(data: Any, where: str) -> Listing:
     committer = data.get("LatestCommitter")
     commit = committer.get("Id") if isinstance(committer, dict) else None
     return Listing(tuple(sorted(entries.values())), commit if isinstance(commit, str) else None)
+
+
+def locked_listing(files: Any, commit: str | None) -> Listing:
+    """A Listing from a lock's files: [{path, size, sha256}]. HostError as for a hub's."""
+    rows = files if isinstance(files, list) and files else [None]
+    named = [
+        {"Path": row.get("path"), "Size": row.get("size"), "Sha256": row.get("sha256")}
+        if isinstance(row, dict)
+        else row
+        for row in rows
+    ]
+    found = parse_listing({"Files": named}, "the model's lock", cut_at=None)
+    return Listing(found.entries, commit)
 
 
 def _add_entry(raw: dict[str, Any], entries: dict[str, FileEntry]) -> str | None:
@@ -149,8 +170,28 @@ def shards_of(index: bytes, where: str) -> set[str]:
     return shards
 
 
-def require_weights(listing: Listing, where: str) -> None:
-    """Refuse a listing without config.json or without safetensors weights that vLLM would load."""
+def require_accepted(listing: Listing, accept: Collection[str], where: str) -> None:
+    """Refuse a listing with files that run code, unless the settings accept them (model.accept)."""
+    for word, endings, what in (
+        ("pickle", PICKLES, "pickled weights, and loading one runs whatever code it holds"),
+        ("code", CODE, "code, which the engine would run with trust-remote-code"),
+    ):
+        paths = [entry.path for entry in listing.entries]
+        found = [path for path in paths if path.lower().endswith(endings)]
+        if found and word not in accept:
+            raise HostError(
+                f"{where} brings what the settings do not accept",
+                f"{len(found)} files are {what}; the first: {found[0]}.",
+                "Lock it without them (fleet model lock INVENTORY --without "
+                f"'*{'.' + found[0].rsplit('.', 1)[-1]}') and set model.lock, or write model: "
+                f"{{accept: [{word}]}} after reading them.",
+                found[:50],
+            )
+
+
+def require_weights(listing: Listing, where: str, accept: Collection[str] = ()) -> None:
+    """Refuse a listing without config.json or without weights that vLLM would load: in safetensors
+    format, or pickled ones that are accepted."""
     if listing.entry(CONFIG) is None:
         raise HostError(
             f"{where} is not a model that vLLM can load",
@@ -158,11 +199,14 @@ def require_weights(listing: Listing, where: str) -> None:
             "Check model.id and model.revision.",
             [entry.path for entry in listing.entries[:20]],
         )
+    pickled = any(entry.path.lower().endswith(PICKLES) for entry in listing.entries)
+    if "pickle" in accept and pickled:
+        return
     if listing.entry(INDEX) is None and listing.entry(SINGLE) is None:
         raise HostError(
             f"{where} has no weights in safetensors format",
             f"its listing has neither {INDEX} nor {SINGLE}.",
-            "Use a revision that has them; pickled weights are not supported.",
+            "Use a revision that has them; pickled weights only count with model.accept: [pickle].",
             [entry.path for entry in listing.entries[:20]],
         )
 

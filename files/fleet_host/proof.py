@@ -110,16 +110,9 @@ def prove(
     be found out beside the engine that runs (`beside`), for want of GPU memory."""
     depends = depends_on(name, release, wanted)
     progress.phase("proving", unit="s", message=f"release {release} in the engine's sandbox")
-    durable.replace_symlink(engine.home(name) / "candidate", f"releases/{release}")
     request = _request(name, release, wanted, beside=beside)
-    durable.write_json(proof_script.request_path(name), request)
-    unit = f"llm-proof@{name}.service"
     began = time.monotonic()
-    try:
-        verdict = _run_unit(unit, name, request, wanted, progress, poll_seconds)
-    finally:
-        durable.remove_file(engine.home(name) / "candidate")
-        durable.remove_file(proof_script.request_path(name))
+    verdict = ask(name, release, request, wanted.timeout_seconds, progress, poll_seconds)
     seconds = round(time.monotonic() - began, 1)
     state = verdict["state"]
     if state == "unproven":
@@ -147,6 +140,25 @@ def prove(
     raise HostError(error["what"], error["why"], error["fix"], error["detail"])
 
 
+def ask(
+    name: str,
+    release: str,
+    request: dict[str, Any],
+    timeout_seconds: float,
+    progress: Progress,
+    poll_seconds: float,
+) -> dict[str, Any]:
+    """The verdict {state, step, seen, error, ...} of the unit on a request about a release."""
+    durable.replace_symlink(engine.home(name) / "candidate", f"releases/{release}")
+    durable.write_json(proof_script.request_path(name), request)
+    unit = f"llm-proof@{name}.service"
+    try:
+        return _run_unit(unit, name, request, timeout_seconds, progress, poll_seconds)
+    finally:
+        durable.remove_file(engine.home(name) / "candidate")
+        durable.remove_file(proof_script.request_path(name))
+
+
 def _seen_words(seen: dict[str, Any]) -> str:
     parts = [f"{key} {seen[key]}" for key in ("torch", "vllm", "driver_cuda") if key in seen]
     if seen.get("gpus"):
@@ -157,19 +169,26 @@ def _seen_words(seen: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _request(name: str, release: str, wanted: Wanted, *, beside: bool) -> dict[str, Any]:
+def base_request(name: str, release: str) -> dict[str, Any]:
+    """What every request says of its release."""
     directory = engine.release_directory(name, release)
     document = durable.read_json(directory / "release.json") or {}
     return {
         "id": uuid.uuid4().hex,
         "release": release,
+        "runtime": str((directory / "runtime").readlink()),
+        "model": str((directory / "model").readlink()),
+        "vllm": document.get("vllm"),
+    }
+
+
+def _request(name: str, release: str, wanted: Wanted, *, beside: bool) -> dict[str, Any]:
+    return {
+        **base_request(name, release),
         "device": wanted.device,
         "gpus": list(wanted.gpus),
         "trust_remote_code": wanted.trust_remote_code,
         "beside": beside,
-        "runtime": str((directory / "runtime").readlink()),
-        "model": str((directory / "model").readlink()),
-        "vllm": document.get("vllm"),
     }
 
 
@@ -190,7 +209,7 @@ def _run_unit(
     unit: str,
     name: str,
     request: dict[str, Any],
-    wanted: Wanted,
+    timeout_seconds: float,
     progress: Progress,
     poll_seconds: float,
 ) -> dict[str, Any]:
@@ -209,8 +228,8 @@ def _run_unit(
             if not busy and shown["Job"] in ("", "0"):
                 # Read once more: it may have been written after it was read and before the end.
                 return _ended(unit, shown, _verdict(name, request), step)
-            if elapsed > wanted.timeout_seconds:
-                return _hung(unit, shown, step, wanted.timeout_seconds)
+            if elapsed > timeout_seconds:
+                return _hung(unit, shown, step, timeout_seconds)
             progress.advance(round(elapsed, 1), step or "starting")
             time.sleep(poll_seconds)
     finally:

@@ -15,7 +15,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import durable, engine, layout, nvml, proof_model
+from . import durable, engine, fitness_script, layout, nvml, proof_model
 from .errors import HostError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # A CUDA context takes 300 to 500 MiB of a GPU, cuBLAS some tens more. The rest is left to the
 # engine that is running there: taking its last memory would be an outage made by a test.
 FREE_BYTES_BESIDE = 1536 * 2**20
+# A request's `check`: the model's tokenizer alone (fitness.py).
+FITNESS = "fitness"
 # Entries are -1, 0 and 1, so that sums of 64 products are exact in every type here (bfloat16 holds
 # integers up to 256). On GPUs float16, since those before Ampere have no bfloat16.
 SIZE = 64
@@ -103,7 +105,10 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         )
     verdict = Verdict(verdict_path(name), asked)
     try:
-        _prove(asked, verdict)
+        if asked.get("check") == FITNESS:
+            fitness_script.examine(asked, verdict.step, verdict.seen)
+        else:
+            _prove(asked, verdict)
     except Unproven as error:
         verdict.end("unproven", error)
         return {"id": asked["id"], "state": "unproven", "error": error.as_dict()}

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from . import durable, integrity, staging
+from . import durable, integrity, model_record, staging
 from .errors import HostError
 from .gather import ask_hub, gather
 from .mend import look_after
 from .pull_spec import Wanted, read_spec
+from .swarm import Swarm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,21 +24,32 @@ if TYPE_CHECKING:
 
 
 def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{state: pulled|verified|mended|present, path, record, model_digest, files, bytes}."""
+    """{state: pulled|verified|mended|present, path, record, model_digest, files, bytes}, and with
+    fan_out also peers: what came from whom (swarm.as_result)."""
     wanted, place = read_spec(spec)
     check_target(wanted.target)
     with staging.held(place):
-        if place.final.is_dir():
-            state = look_after(wanted, place, progress)
-        else:
-            pull(wanted, place, progress)
-            state = "pulled"
+        swarm = Swarm(wanted, place) if wanted.fan_out else None
+        try:
+            if place.final.is_dir():
+                state = look_after(wanted, place, progress, swarm)
+            else:
+                pull(wanted, place, progress, swarm)
+                state = "pulled"
+        except HostError as error:
+            if swarm is not None:
+                swarm.failed(str(error))
+            raise
+        finally:
+            if swarm is not None:
+                swarm.close()
         # After the record: until then the staged lock may be needed to tell what the files must be.
         durable.remove_tree(place.staging)
-    record = integrity.read_record(place.final)
+    record = model_record.read_record(place.final)
     if record is None:
         raise HostError(f"{place.record} vanished", "somebody removed it.", "Pull again.")
     return {
+        **({} if swarm is None else {"peers": swarm.as_result()}),
         "state": state,
         "path": str(place.final),
         "record": str(place.record),
@@ -57,7 +69,7 @@ def check_target(target: Path) -> None:
         )
 
 
-def pull(wanted: Wanted, place: Places, progress: Progress) -> None:
+def pull(wanted: Wanted, place: Places, progress: Progress, swarm: Swarm | None = None) -> None:
     """A model that is not here yet."""
     listing = ask_hub(wanted, progress)
     staging.write_lock(place, wanted.origin(listing.commit), listing)
@@ -65,10 +77,15 @@ def pull(wanted: Wanted, place: Places, progress: Progress) -> None:
     strays = staging.move_strays(place, listing, keep_partial=True)
     if strays:
         progress.log(f"{len(strays)} stale files moved aside, {strays[0]} first")
-    verdicts = gather(wanted, place, listing, listing.entries, progress)
+    verdicts = gather(wanted, place, listing, listing.entries, progress, swarm)
+    if swarm is not None:
+        swarm.publishing()
+    integrity.require_index(place.model, listing.entries, wanted.name)
     progress.phase("publish", message=str(place.final))
     staging.move_strays(place, listing, keep_partial=False)
-    staging.make_read_only(place.model)
+    verdicts = staging.sealed(place.model, verdicts)
+    # Their ctimes are new; a kill from here on must not cost hashing it all again.
+    staging.Memory(place, {verdict.entry.path: verdict for verdict in verdicts}).save()
     durable.publish_directory(place.model, place.final)
     place.final.chmod(0o555)
-    integrity.write_record(place.final, verdicts, wanted.origin(listing.commit))
+    model_record.write_record(place.final, verdicts, wanted.origin(listing.commit))

@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import client, fields, hub, staging
+from . import client, fields, hub, proxies, staging
 from .errors import HostError, SpecError
+from .listing import Listing, locked_listing
 
 if TYPE_CHECKING:
     from .staging import Places
 
 KEYS = {"model_id", "revision", "endpoint", "hub", "target", "client", "files_at_once"}
-KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file"}
+KEYS |= {"file_timeout_seconds", "stall_timeout_seconds", "token_file", "accept"}
+# provenance: for the event log alone (job_record.py).
+KEYS |= {"proxy", "no_proxy", "provenance"}
+# Of a locked model: its directory here, what its files must be, and the commit that has them.
+KEYS |= {"directory", "files", "commit"}
+# Whether the other hosts of the inventory are asked before the hub (sharing.py knows them).
+KEYS |= {"fan_out"}
 MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 # What the unit's SetCredential= puts there when the host has no token file.
@@ -25,13 +32,19 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Wanted:
-    """The spec of a pull, checked."""
+    """The spec of a pull, checked. locked: what the files must be, whatever the hub lists; None:
+    that is what the hub lists now. asked_revision: what the hub is asked for. accept: what else
+    than safetensors it may bring, of listing.ACCEPTABLE."""
 
     model_id: str
     revision: str
+    asked_revision: str
+    locked: Listing | None
     target: Path
     source: hub.Hub
     client: client.ClientSettings
+    fan_out: bool = False
+    accept: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -70,8 +83,17 @@ def read_spec(spec: dict[str, Any]) -> tuple[Wanted, Places]:
     target = Path(fields.text(spec, "target"))
     if not target.is_absolute():
         raise SpecError(f"target {target} is not absolute", "it must be.", "Correct it.")
-    place = staging.places(target, model_id, revision)
+    locked, commit = read_lock(spec)
+    directory = fields.text(spec, "directory", revision)
+    if not REVISION.fullmatch(directory) or directory.endswith(".json"):
+        raise SpecError(
+            f"{directory!r} cannot be a model's directory",
+            "it must be letters, digits, '.', '_' and '-', not ending in .json.",
+            "Correct it.",
+        )
+    place = staging.places(target, model_id, directory)
     token = read_token(fields.optional_text(spec, "token_file"))
+    proxy = proxies.read(spec)
     settings = client.ClientSettings(
         program=Path(fields.text(spec, "client")),
         endpoint=endpoint,
@@ -80,8 +102,24 @@ def read_spec(spec: dict[str, Any]) -> tuple[Wanted, Places]:
         file_timeout_seconds=max(1, int(fields.seconds(spec, "file_timeout_seconds", 86400))),
         stall_timeout_seconds=fields.seconds(spec, "stall_timeout_seconds", 900),
         home=place.staging / "home",
+        proxy=proxy,
     )
-    return Wanted(model_id, revision, target, hub.Hub(endpoint, token), settings), place
+    source, accept = hub.Hub(endpoint, token, proxy), frozenset(fields.texts(spec, "accept"))
+    asked = commit or revision
+    fan_out = spec.get("fan_out") is True and locked is not None
+    wanted = Wanted(model_id, revision, asked, locked, target, source, settings, fan_out, accept)
+    return wanted, place
+
+
+def read_lock(spec: dict[str, Any]) -> tuple[Listing | None, str | None]:
+    """(what the files must be, the commit to ask for); both None for a pull without a lock."""
+    commit = fields.optional_text(spec, "commit")
+    if commit is not None and not COMMIT.fullmatch(commit):
+        raise SpecError(f"{commit!r} is no commit", "it must be 40 hex digits.", "Correct it.")
+    files = spec.get("files")
+    if files is None:
+        return None, commit
+    return locked_listing(files, commit), commit
 
 
 def read_token(token_file: str | None) -> str | None:

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from . import durable, engine, events, fields, layout, snapshot
+from . import durable, engine, events, fields, job_record, layout, snapshot
 from .errors import HostError
 
 CONTENT = ("release.json", "config.yaml", "env")
@@ -37,6 +37,7 @@ def stage(request: dict[str, Any]) -> dict[str, Any]:
         "env": fields.text(request, "env"),
     }
     refuse_incomplete(name, identity, runtime, model)
+    job_record.published_after_all(model)
     directory = engine.release_directory(name, identity)
     if directory.is_dir():
         _refuse_different(directory, content, runtime, model)
@@ -52,7 +53,7 @@ def stage(request: dict[str, Any]) -> dict[str, Any]:
         # Not durably: what stands in the way may stand in the way of that, too.
         shutil.rmtree(staging, ignore_errors=True)
         raise
-    events.record("release staged", engine=name, release=identity)
+    events.record("release staged", engine=name, release=identity, **model_in(name, identity))
     return {"changed": True, "path": str(directory)}
 
 
@@ -65,6 +66,13 @@ def _fill(staging: Path, content: dict[str, str], runtime: Path, model: Path) ->
         path.chmod(0o644)
     (staging / "runtime").symlink_to(runtime)
     (staging / "model").symlink_to(model)
+
+
+def model_in(name: str, identity: str) -> dict[str, Any]:
+    """{model: OWNER--NAME/REVISION, model_digest} of a staged release, for the event log."""
+    document = durable.read_json(engine.release_directory(name, identity) / "release.json") or {}
+    path = Path(str(document.get("model", "")))
+    return {"model": "/".join(path.parts[-2:]), "model_digest": document.get("model_digest")}
 
 
 def _inside(path: str, parent: str, depth: int) -> Path:
@@ -93,7 +101,7 @@ def refuse_incomplete(name: str, identity: str, runtime: Path, model: Path) -> N
             "Run the deploy; it builds the runtime first.",
         )
     seen = snapshot.model_state(str(model))
-    if not model.is_dir() or not seen["intact"]:
+    if not model.is_dir() or not seen["complete"]:
         raise HostError(
             what,
             f"the model {model} is not there in full.",

@@ -471,31 +471,75 @@ def models_section(request: dict[str, Any]) -> Json:
 
 
 def model_state(directory: str) -> Json:
-    """The record beside a model's directory, and whether every file is there in full size."""
+    """The record beside a model's directory, whether every file is as it was verified, and whether
+    there is anything else.
+
+    One stat a file and one walk. Records from before it was kept have no ctime_ns, and older ones
+    no mtime_ns.
+    """
     record = json_or_none(directory + ".json")
     if not isinstance(record, dict) or "files" not in record:
-        return {"record": record, "intact": False, "problems": ["the record has no file list"]}
+        return {
+            "record": record,
+            "intact": False,
+            "complete": False,
+            "problems": ["the record has no file list"],
+        }
     listed = record["files"]
     if isinstance(listed, dict):
         listed = [dict(value, path=path) for path, value in listed.items()]
     problems, total = [], 0
     for entry in listed:
         try:
-            size = os.stat(os.path.join(directory, entry["path"])).st_size
+            found = os.lstat(os.path.join(directory, entry["path"]))
         except OSError as error:
             problems.append(f"{entry['path']}: {error.strerror}")
             continue
+        size = found.st_size
         total += size
+        seen = {"mtime_ns": found.st_mtime_ns, "ctime_ns": found.st_ctime_ns, "inode": found.st_ino}
         if size != entry["size"]:
             problems.append(f"{entry['path']}: {size} bytes, {entry['size']} expected")
+        elif entry.get("damaged"):
+            problems.append(f"{entry['path']}: {entry['damaged']}")
+        elif any(entry.get(key) not in (None, value) for key, value in seen.items()):
+            problems.append(f"{entry['path']}: was touched since it was verified")
+    complete = not problems
+    extra = extra_files(directory, {entry["path"] for entry in listed})
+    problems += [f"{path}: does not belong to the model" for path in extra]
     summary = {key: value for key, value in record.items() if key != "files"}
     return {
         "record": summary,
         "files": len(listed),
         "bytes": total,
         "intact": not problems,
+        # What an engine needs is there; a file too much keeps nobody from going back to it.
+        "complete": complete,
         "problems": problems[:20],
     }
+
+
+def extra_files(directory: str, listed: set[str]) -> list[str]:
+    """What is there and not in the record, as integrity.extra_files finds it: files, links, and
+    directories of no use."""
+    parents = {path[:end] for path in listed for end, sign in enumerate(path) if sign == "/"}
+    extra: list[str] = []
+    waiting = [""]
+    while waiting:
+        within = waiting.pop()
+        try:
+            found = list(os.scandir(os.path.join(directory, within)))
+        except OSError:
+            continue  # its files are missing, which has been said
+        for entry in found:
+            path = within + entry.name
+            if entry.is_symlink() or path not in (
+                parents if entry.is_dir(follow_symlinks=False) else listed
+            ):
+                extra.append(path)
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(path + "/")
+    return sorted(extra)
 
 
 def engines_section(request: dict[str, Any]) -> Json:

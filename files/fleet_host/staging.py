@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import SCHEMA_VERSION, durable, locking
 from .client import PARTIAL
-from .integrity import Stat, Verdict, extra_files, record_path, stat_of
+from .errors import HostError
+from .integrity import Verdict, extra_files, stat_of
 from .listing import FileEntry, Listing
+from .model_record import record_path, row_of, stat_in
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -94,35 +96,42 @@ def remembered(place: Places, entries: tuple[FileEntry, ...]) -> dict[str, Verdi
     for entry in entries:
         row = known.get(entry.path)
         if row and row["sha256"] == entry.sha256 and row["size"] == entry.size_bytes:
-            stat = Stat(row["size"], row["mtime_ns"], row["inode"])
-            if stat_of(place.model / entry.path) == stat:
+            stat = stat_of(place.model / entry.path)
+            if stat is not None and stat_in(row).same(stat):
                 good[entry.path] = Verdict(entry, None, stat)
     return good
 
 
 class Memory:
-    """The good files so far, saved every five seconds: hashing 235 GB twice would cost minutes."""
+    """The good files so far, saved now and then: hashing 235 GB twice would cost minutes."""
 
-    def __init__(self, place: Places, good: dict[str, Verdict]) -> None:
+    def __init__(
+        self,
+        place: Places,
+        good: dict[str, Verdict],
+        interval_seconds: float = SAVE_INTERVAL_SECONDS,
+    ) -> None:
         self._place = place
         self.good = dict(good)
+        self._interval_seconds = interval_seconds
         self._saved_at = time.monotonic()
+        self._unsaved = False
 
     def add(self, verdict: Verdict) -> None:
         if verdict.problem is None:
             self.good[verdict.entry.path] = verdict
-        if time.monotonic() - self._saved_at >= SAVE_INTERVAL_SECONDS:
+            self._unsaved = True
+        self.save_when_due()
+
+    def save_when_due(self) -> None:
+        if self._unsaved and time.monotonic() - self._saved_at >= self._interval_seconds:
             self.save()
 
     def save(self) -> None:
         self._saved_at = time.monotonic()
+        self._unsaved = False
         rows = {
-            path: {
-                "size": verdict.entry.size_bytes,
-                "sha256": verdict.entry.sha256,
-                "mtime_ns": verdict.stat.mtime_ns,
-                "inode": verdict.stat.inode,
-            }
+            path: row_of(verdict.entry, verdict.stat)
             for path, verdict in self.good.items()
             if verdict.stat is not None
         }
@@ -158,6 +167,24 @@ def make_read_only(directory: Path) -> None:
         for name in names:
             set_mode(Path(root, name), 0o444)
         set_mode(Path(root), 0o755 if Path(root) == directory else 0o555)
+
+
+def sealed(directory: Path, verdicts: list[Verdict], *, renamed: bool = False) -> list[Verdict]:
+    """The verdicts of files that have been made read-only, with the stat that they have now.
+
+    A chmod sets the ctime anew, and so does a rename of the file (renamed), but nothing else may
+    have happened since they were hashed. HostError otherwise.
+    """
+    current = [Verdict(it.entry, None, stat_of(directory / it.entry.path)) for it in verdicts]
+    for before, now in zip(verdicts, current, strict=True):
+        if before.stat is None or not before.stat.same(now.stat, but_ctime=renamed):
+            raise HostError(
+                f"{directory / now.entry.path} changed after it was verified",
+                "somebody writes into the model's directory.",
+                "Find out who (its owner, 'fuser'), then pull again.",
+            )
+    make_read_only(directory)
+    return [Verdict(it.entry, None, stat_of(directory / it.entry.path)) for it in verdicts]
 
 
 def set_mode(path: Path, mode: int) -> None:

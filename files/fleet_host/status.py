@@ -20,6 +20,15 @@ MINIMUM_INTERVAL_SECONDS = 0.5
 LOG_LINES_KEPT = 20
 # The rate is taken over this window: long enough to be calm, short enough to show a slow-down.
 RATE_WINDOW_SECONDS = 30.0
+# A phase of bytes takes hours: the journal tells how far it is, once in so many seconds.
+JOURNAL_INTERVAL_SECONDS = 60.0
+
+
+def size_words(count: float) -> str:
+    for factor, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= factor:
+            return f"{count / factor:.1f} {name}"
+    return f"{count:.0f} B"
 
 
 class Progress:
@@ -40,6 +49,8 @@ class Progress:
         self._total: float | None = None
         self._unit = ""
         self._message = ""
+        self._told_at = time.monotonic()
+        self._files: list[dict[str, Any]] = []
 
     def phase(
         self, name: str, *, total: float | None = None, unit: str = "", message: str = ""
@@ -48,6 +59,8 @@ class Progress:
         self._phase, self._total, self._unit, self._message = name, total, unit, message
         self._done = 0
         self._samples.clear()
+        self._files = []
+        self._told_at = time.monotonic()
         self.log(f"{name}: {message}" if message else name)
         self._write()
 
@@ -58,6 +71,9 @@ class Progress:
         if message is not None:
             self._message = message
         self._samples.append((now, done))
+        if self._unit == "bytes" and now - self._told_at >= JOURNAL_INTERVAL_SECONDS:
+            self._told_at = now
+            self.journal(self.in_words())
         while len(self._samples) > 2 and now - self._samples[0][0] > RATE_WINDOW_SECONDS:
             self._samples.popleft()
         if self._written_at is None or now - self._written_at >= MINIMUM_INTERVAL_SECONDS:
@@ -67,10 +83,31 @@ class Progress:
         """Another message for the same phase."""
         self._message = message
 
+    def files(self, in_flight: list[dict[str, Any]]) -> None:
+        """The files that are being worked at: {path, done, total} in bytes."""
+        self._files = in_flight
+
     def log(self, line: str) -> None:
         """A line for the journal that also shows in the status."""
         self._log.append(line)
+        self.journal(line)
+
+    def journal(self, line: str) -> None:
+        """A line for the journal alone: what comes again and again would fill the status."""
         print(line, file=sys.stderr, flush=True)
+
+    def in_words(self) -> str:
+        """Of a phase that counts bytes: how much of how much, how fast, how long it will take."""
+        now = self.as_dict()
+        words = f"{self._phase}: {size_words(self._done)}"
+        if self._total:
+            words += f" of {size_words(self._total)} ({100 * self._done / self._total:.0f}%)"
+        if now["rate"] is not None:
+            words += f", {size_words(now['rate'])}/s"
+        if now["eta_seconds"] is not None:
+            minutes = now["eta_seconds"] // 60
+            words += f", about {minutes // 60} h {minutes % 60} min left"
+        return words
 
     def tail(self) -> list[str]:
         return list(self._log)
@@ -93,6 +130,7 @@ class Progress:
             "message": self._message,
             "rate": None if rate is None else round(rate, 3),
             "eta_seconds": round(left / rate) if rate and left is not None and left >= 0 else None,
+            **({"files": self._files} if self._files else {}),
         }
 
     def _write(self) -> None:

@@ -35,7 +35,7 @@ LISTING_FAULTS = {
     "extra": "a file at the path `value` that is no part of the model; it can be downloaded",
     "many": "small files at filler/DD/NNNNN.txt until there are `value` entries",
     "no_revision": "the revision that matches `path` does not exist",
-    "moves": "after one listing of the branch it stands for the commit `value`",
+    "moves": "after one listing of the branch that matches `path` it stands for the commit `value`",
 }
 KINDS = {**FILE_FAULTS, **REQUEST_FAULTS, **LISTING_FAULTS}
 _NEEDS_VALUE = {"slow": int, "token": str, "extra": str, "many": int, "moves": str}

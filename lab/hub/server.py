@@ -152,7 +152,7 @@ class HubHandler(BaseHTTPRequestHandler):
         recursive = query.get("Recursive", "").lower() == "true"
         shown = listing.page(listing.entries(found, faults), query.get("Root", ""), recursive)
         for fault in faults:
-            if fault.kind == "moves":
+            if fault.kind == "moves" and fault.matches(model_id, name):
                 board.move(model_id, name, str(fault.value))
         self._json(200, listing.success({"Files": shown, "IsVisual": 0}), LISTING)
 

@@ -14,7 +14,9 @@ from cryptography import x509
 from pyinfra_deploy.keys import ca, keyfile
 from pyinfra_deploy.keys.errors import KeysError
 from pyinfra_deploy.operations import packing
+from pyinfra_deploy.operations.model_source import locked_model
 from pyinfra_deploy.planning.artefacts import Artefacts
+from pyinfra_deploy.planning.model_supply import NOT_LOCKED
 from pyinfra_deploy.planning.wanted import (
     BUILD_USER,
     ENGINE_USER,
@@ -38,6 +40,7 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
     """Everything on this machine that the plan of a host with these settings compares with."""
     directory, root = Path(fleet["directory"]), Path(fleet["root"])
     conda = settings.runtime.conda if settings.runtime else None
+    model = locked_model(settings.model, root) if settings.model else NOT_LOCKED
     return Artefacts(
         program_digest=packing.host_program_digest(),
         units=units_of(settings),
@@ -50,6 +53,8 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
         ca_subject=_ca_subject(directory),
         now=datetime.now(UTC),
         conda_lock=packing.lock_text(conda.lock, root) if conda else "",
+        model=model,
+        fan_out=model.lock is not None and int(fleet.get("sharing") or 0) > 1,
     )
 
 

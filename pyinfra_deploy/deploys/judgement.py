@@ -10,7 +10,7 @@ from pyinfra_deploy.facts.assemble import assemble
 from pyinfra_deploy.facts.collected import TIMEOUT_SECONDS, CollectedOutputs
 from pyinfra_deploy.facts.hardware import Hardware
 from pyinfra_deploy.operations import packing
-from pyinfra_deploy.operations.model_source import model_is_on_host, model_of_hub
+from pyinfra_deploy.operations.model_source import known_model, model_is_on_host
 from pyinfra_deploy.planning.foresight import Foresight, foresee
 from pyinfra_deploy.planning.hardware_findings import uses_gpus
 from pyinfra_deploy.planning.start_figures import recorded_start
@@ -39,16 +39,17 @@ def judge(
             return None
     assert settings.model is not None
     assert settings.runtime is not None
+    model = known_model(settings.model, Path(fleet["root"]))
     # A host that computes on its CPU is not read for its GPUs, so nothing of it is missing.
     hardware = assemble(host.name, outputs, settings.llm_root) if outputs else bare(host, snapshot)
     return foresee(
         host.name,
         settings,
         hardware,
-        model_of_hub(settings.model, Path(fleet["root"])),
+        model,
         packing.lock_text(settings.runtime.lock),
         datetime.datetime.now(datetime.UTC).date(),
-        model_on_host=model_is_on_host(settings, snapshot),
+        model_on_host=model_is_on_host(settings, snapshot, model.locked.lock),
         start=recorded_start(snapshot, settings.engine.name),
         planned=planned,
         sources=snapshot.get("driver"),

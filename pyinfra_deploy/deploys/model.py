@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyinfra import host
 from pyinfra.api import deploy
 
-from pyinfra_deploy.operations import engine_steps, host_steps
+from pyinfra_deploy.operations import engine_steps, fan_out, host_steps
 from pyinfra_deploy.planning import wanted
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ def model(plan: HostPlan) -> None:
     """Pull the model when it is not on the host, or not as it was recorded."""
     if plan.pull is None:
         return
+    # Here and not in the operation, which with `pyinfra -y` is looked at only when it is executed.
+    fan_out.announce(host.state, host, plan)
     settings = plan.settings
     assert settings.model is not None
     if settings.model.token is not None:
@@ -30,5 +33,5 @@ def model(plan: HostPlan) -> None:
     engine_steps.pull_model(
         name=f"Pull {settings.model.id}",
         plan=plan,
-        job_id=f"{wanted.model_slug(settings)}--{settings.model.revision}",
+        job_id=wanted.pull_job_id(plan.pull),
     )

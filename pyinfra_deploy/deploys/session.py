@@ -25,6 +25,7 @@ from pyinfra_deploy.planning import (
     gateway_plan,
     host_care,
     host_plan,
+    model_care,
     nginx,
     wanted,
 )
@@ -177,8 +178,9 @@ def snapshot_request(
             engine_plan.ENGINE_UNIT.format(name=engine),
             engine_plan.GO_LIVE_UNIT.format(name=engine),
         ]
-        units += [*host_care.UNITS, *engine_care.units_to_read(engine)]
+        units += [*host_care.UNITS, *engine_care.units_to_read(engine), model_care.TIMER]
         files += engine_care.files_to_read(engine)
+        files += [model_care.TIMER_PATH, model_care.CONFIGURATION]
         files += [drop_in_path(engine), driver_install.UNIT_PATH, *host_care.files_to_read()]
     if "gateway" in groups:
         units += [gateway_plan.GATEWAY_UNIT, "nginx.service"]

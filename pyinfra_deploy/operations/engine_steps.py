@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra import logger
 from pyinfra.api import operation
 
-from pyinfra_deploy.operations import gate
+from pyinfra_deploy.operations import fan_out, gate
 from pyinfra_deploy.operations.argument_steps import arguments_reviewed
 from pyinfra_deploy.operations.calling import answer_of, lease_renewal, on_host
 from pyinfra_deploy.operations.jobs import run_job
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Importing torch and vLLM takes half a minute of two cores, minutes from a slow or busy disk; a
 # driver that hangs never answers.
 PROOF_SECONDS = 900
+# Values of vLLM's tokenizer-mode that load with transformers' AutoTokenizer.
+TRANSFORMERS_TOKENIZERS = ("auto", "hf", "slow")
 
 # Filled while a run executes, read by a later step of the same host: a model's digest is known only
 # once it has been pulled.
@@ -49,6 +51,7 @@ def pull_model(plan: HostPlan, job_id: str) -> Commands:
     spec, llm_root = plan.pull, plan.settings.llm_root
 
     def pull(state: State, host: Host) -> bool:
+        fan_out.open_hosts(state, host, plan, lease_renewal(state, host, llm_root))
         result = run_job(
             state,
             host,
@@ -61,6 +64,7 @@ def pull_model(plan: HostPlan, job_id: str) -> Commands:
         )
         if result is None:
             return False
+        fan_out.told(host, result)
         _pulled[host.name] = str(result["model_digest"])
         return True
 
@@ -121,6 +125,7 @@ def go_live_spec(
         "stall_timeout_seconds": engine.stall_timeout_seconds,
         "drain_seconds": engine.drain_seconds,
         "proof": proof_spec(settings, gpus),
+        "fitness": fitness_spec(settings),
         "enable": True,
         "ask_parser": True,
         "run": this_run().run,
@@ -135,6 +140,29 @@ def proof_spec(settings: Settings, gpus: tuple[str, ...]) -> dict[str, Any] | No
         "device": settings.runtime.device if settings.runtime else "cuda",
         "gpus": list(gpus),
         "trust_remote_code": settings.engine.args.get("trust-remote-code") is True,
+        "timeout_seconds": PROOF_SECONDS,
+    }
+
+
+def fitness_spec(settings: Settings) -> dict[str, Any] | None:
+    """How go-live examines a model's tokenizer (files/fleet_host/fitness.py); None: not at all,
+    also where vLLM uses none, or one that transformers does not load."""
+    assert settings.model is not None
+    args = settings.engine.args
+    another = any(
+        (
+            args.get("skip-tokenizer-init") is True,
+            args.get("tokenizer") is not None,
+            args.get("tokenizer-mode", "auto") not in TRANSFORMERS_TOKENIZERS,
+        )
+    )
+    if settings.model.fitness == "off" or another:
+        return None
+    template = args.get("chat-template")
+    return {
+        "trust_remote_code": args.get("trust-remote-code") is True,
+        "chat_template": str(template) if template else None,
+        "tools": args.get("enable-auto-tool-choice") is True,
         "timeout_seconds": PROOF_SECONDS,
     }
 
@@ -193,4 +221,8 @@ def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> bool:
         step="go-live",
         renew=lease_renewal(state, host, root),
     )
-    return result is not None
+    if result is None:
+        return False
+    for text in result.get("warnings", []):
+        host.log_styled(f"go-live: {text}", fg="yellow", log_func=logger.warning)
+    return True

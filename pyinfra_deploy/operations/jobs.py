@@ -14,6 +14,7 @@ from pyinfra_deploy.operations.program import (
     call_through_outages,
     report_refusal,
 )
+from pyinfra_deploy.operations.run import this_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ POLL_SECONDS = (0.5, 1.0, 2.0, 3.0, 5.0)
 # A host that reboots or loses its network for longer than this is reported; its job goes on.
 OUTAGE_PATIENCE_SECONDS = 300.0
 PRINT_EVERY_SECONDS = 10.0
+# Of those that are being pulled at the same time (model.files_at_once).
+SHOWN_FILES = 4
 # Units that come at a rate. Of a phase that waits, the seconds pass at one a second.
 COUNTED_UNITS = ("bytes", "packages")
 
@@ -79,7 +82,7 @@ def job_result(
         state,
         host,
         "job start",
-        request | {"spec": dict(spec)},
+        request | {"spec": dict(spec), "who": this_run().owner},
         llm_root=llm_root,
         patience_seconds=OUTAGE_PATIENCE_SECONDS,
     )
@@ -95,6 +98,7 @@ def job_result(
         "fix": f"journalctl -u llm-{kind}@{job_id} on the host; then run the same command again",
     }
     failure = HostRefused(told)
+    failure.result = status.get("result")
     if not failure.detail:
         failure.detail = [str(line) for line in status.get("log_tail", [])][-30:]
     raise failure
@@ -148,7 +152,21 @@ def describe_progress(progress: Mapping[str, Any]) -> str:
     message = progress.get("message")
     if message:
         parts.append(str(message))
+    parts += _in_flight(progress.get("files"))
     return ", ".join(parts)
+
+
+def _in_flight(files: object) -> list[str]:
+    """The files that are being worked at: the largest first, as many as a line can bear."""
+    rows = [row for row in files if isinstance(row, dict)] if isinstance(files, list) else []
+    rows.sort(key=lambda row: -(_number(row.get("total")) or 0))
+    words = [
+        f"{row.get('path')} {100 * (_number(row.get('done')) or 0) / total:.0f}%"
+        for row in rows[:SHOWN_FILES]
+        if (total := _number(row.get("total")))
+    ]
+    more = f" and {len(rows) - SHOWN_FILES} more" if len(rows) > SHOWN_FILES else ""
+    return [f"now {', '.join(words)}{more}"] if words else []
 
 
 def _number(value: object) -> float | None:

@@ -33,12 +33,13 @@ def acquire(
     host: Host,
     *,
     llm_root: str,
-    generation_seen: int,
+    generation_seen: int | None,
     lease_seen: Mapping[str, Any] | None,
     installing: bytes | None = None,
 ) -> bool:
     """Take the host's lease for this run; False when another run holds it, which is reported.
 
+    generation_seen: None without a plan, which another run could have outdated.
     installing: the host program, where it is missing or another; in place once the lease is held.
     """
     spec = {

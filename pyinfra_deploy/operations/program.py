@@ -38,6 +38,8 @@ class HostRefused(Exception):
         self.why = str(error.get("why", ""))
         self.fix = str(error.get("fix", ""))
         self.detail = [str(line) for line in error.get("detail", [])]
+        # Of a job that did its work and found something wrong: what it found.
+        self.result: Any = None
         super().__init__(self.what)
 
     def lines(self) -> list[str]:

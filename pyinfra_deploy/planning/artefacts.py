@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyinfra_deploy.planning.model_supply import NOT_LOCKED, LockedModel
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -27,3 +29,6 @@ class Artefacts:
     ca_subject: str | None
     now: datetime
     conda_lock: str = ""
+    model: LockedModel = NOT_LOCKED
+    # Whether hosts get the model from each other: it is locked, and another host has the same.
+    fan_out: bool = False

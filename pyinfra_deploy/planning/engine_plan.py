@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyinfra_deploy.planning.artefacts import Artefacts
+    from pyinfra_deploy.planning.model_lock import ModelLock
     from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.planning.wanted import Environment
     from pyinfra_deploy.settings.schema import Settings
@@ -62,7 +63,8 @@ def plan_engine(
     runtime = wanted.runtime_environment(
         settings, artefacts.runtime_lock, f"{uv.path}/bin/uv", artefacts.conda_lock
     )
-    record = _model_record(settings, snapshot)
+    lock = artefacts.model.lock
+    record = _model_record(settings, snapshot, lock)
     client = wanted.modelscope_environment(
         settings, artefacts.modelscope_lock, wanted.tools_python(snapshot), f"{uv.path}/bin/uv"
     )
@@ -70,14 +72,14 @@ def plan_engine(
         engine=settings.engine.name,
         configuration=engine_configuration(
             vllm_version=settings.runtime.vllm,
-            model_path=wanted.model_directory(settings),
+            model_path=wanted.model_directory(settings, lock),
             served_model_name=settings.served_model_name,
             arguments=settings.engine.args,
             drain_seconds=settings.engine.drain_seconds,
         ),
         environment=environment_file(settings.engine.env),
         runtime=runtime,
-        model_path=wanted.model_directory(settings),
+        model_path=wanted.model_directory(settings, lock),
     )
     engine = (snapshot.get("engines") or {}).get(settings.engine.name) or {}
     unit = (snapshot.get("units") or {}).get(ENGINE_UNIT.format(name=settings.engine.name)) or {}
@@ -87,8 +89,8 @@ def plan_engine(
     return {
         "map_count": _map_count(settings, live),
         "runtime": runtime if wanted.missing(runtime, environments) else None,
-        "pull": wanted.pull_job(settings, client.path) if record is None else None,
-        "model_digest": str(record["model_digest"]) if record is not None else None,
+        "pull": _pull(settings, client.path, artefacts) if record is None else None,
+        "model_digest": _model_digest(lock, record),
         "release": release,
         "binding": binding,
         "gpus": tuple(gpu.uuid for gpu in placement.gpus if gpu.uuid) if placement else (),
@@ -97,6 +99,19 @@ def plan_engine(
             release, record, engine, unit, binding, _go_live_runs(settings, snapshot)
         ),
     }
+
+
+def _pull(settings: Settings, client: str, artefacts: Artefacts) -> dict[str, Any]:
+    lock, fan_out = artefacts.model.lock, artefacts.fan_out
+    job = wanted.pull_job(settings, client, lock, fan_out=fan_out)
+    return job | {"provenance": wanted.provenance(settings, artefacts.model)}
+
+
+def _model_digest(lock: ModelLock | None, record: Mapping[str, Any] | None) -> str | None:
+    """Of a locked model known before it is pulled."""
+    if lock is not None:
+        return lock.digest
+    return str(record["model_digest"]) if record is not None else None
 
 
 def go_live_findings(
@@ -131,15 +146,20 @@ def _go_live_runs(settings: Settings, snapshot: Mapping[str, Any]) -> bool:
     return unit.get("active") in ("active", "activating", "deactivating", "reloading")
 
 
-def _model_record(settings: Settings, snapshot: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The record of the published model, when every file of it is there as recorded."""
+def _model_record(
+    settings: Settings, snapshot: Mapping[str, Any], lock: ModelLock | None = None
+) -> Mapping[str, Any] | None:
+    """The record of the published model, when every file of it is there as recorded, and as
+    locked."""
     assert settings.model is not None
     revisions = (snapshot.get("models") or {}).get(wanted.model_slug(settings)) or {}
-    found = revisions.get(settings.model.revision)
+    found = revisions.get(wanted.model_revision(settings, lock))
     if not isinstance(found, dict) or not found.get("intact"):
         return None
     record = found.get("record")
-    return record if isinstance(record, dict) and record.get("model_digest") else None
+    if not isinstance(record, dict) or not record.get("model_digest"):
+        return None
+    return record if lock is None or record["model_digest"] == lock.digest else None
 
 
 def _map_count(settings: Settings, live: Mapping[str, Any]) -> int | None:
@@ -208,6 +228,9 @@ def _go_live_reason(
     started = engine.get("started") or {}
     if started.get("release") != identity:
         return f"release {started.get('release')} is still running"
+    mended = record.get("mended")
+    if started.get("model_mended") != (mended.get("when") if isinstance(mended, dict) else None):
+        return "files of the model were mended since the engine was started"
     # An engine that was started before there was a binding has none, which is an empty one.
     changed = (started.get("binding") or digest_of_text("")) != digest_of_text(binding)
     # Masked facts do not tell, and the plan says so (facts.uuids-masked).

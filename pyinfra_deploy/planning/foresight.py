@@ -22,6 +22,7 @@ from pyinfra_deploy.planning.driver_install import (
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.hardware_findings import Demand, hardware_findings, uses_gpus
 from pyinfra_deploy.planning.model_config import read_model
+from pyinfra_deploy.planning.model_supply import NOT_LOCKED, LockedModel, supply_findings
 from pyinfra_deploy.planning.node_engines import node_engines, node_engines_finding
 from pyinfra_deploy.planning.parallelism import check_choice
 from pyinfra_deploy.planning.placement import names_masked_gpus, place, placed_topology
@@ -46,7 +47,9 @@ SEVERITIES = ("refuse", "warn", "note")
 @dataclass(frozen=True)
 class KnownModel(ModelDocuments):
     """A model's documents, read. One object serves all hosts of a model, so that its index of a
-    hundred thousand tensors is gone through once."""
+    hundred thousand tensors is gone through once. locked: its lock, where settings name one."""
+
+    locked: LockedModel = NOT_LOCKED
 
     @cached_property
     def bytes(self) -> int | None:
@@ -141,6 +144,7 @@ def foresee(
     findings: list[Finding] = list(more)
     shape, about_model = _shape(host, settings, model)
     findings += about_model
+    findings += supply_findings(host, settings, model.locked, tuple(model.listing or ()))
     facts = _facts(shape)
     runtime = locked_runtime(lock_text)
     findings += compatibility.check(hardware, settings, facts, runtime)

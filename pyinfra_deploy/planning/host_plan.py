@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy.planning import conda_plan, driver_install, wanted
+from pyinfra_deploy.planning import conda_plan, driver_install, model_care, wanted
 from pyinfra_deploy.planning.engine_care import UNIT_FILES, plan_engine_care
 from pyinfra_deploy.planning.engine_plan import go_live_findings, plan_engine
 from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, plan_gateway
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
 from pyinfra_deploy.planning.interpreter import with_python
+from pyinfra_deploy.planning.model_care import plan_model_care
+from pyinfra_deploy.planning.model_supply import lock_findings
 from pyinfra_deploy.planning.overtaking import overtaking_findings
 from pyinfra_deploy.planning.placement import drop_in, drop_in_path
 from pyinfra_deploy.planning.preflight import preflight
@@ -100,7 +102,8 @@ class HostPlan:
         if self.runtime is not None:
             lines.append(f"install {self.runtime.label} as {self.runtime.name}")
         if self.pull is not None:
-            lines.append(f"pull {self.pull['model_id']} at {self.pull['revision']}")
+            at = self.pull.get("directory") or self.pull["revision"]
+            lines.append(f"pull {self.pull['model_id']} at {at}")
         if self.go_live:
             lines.append(f"go live: {self.go_live}")
         if self.gateway_environment is not None:
@@ -158,6 +161,8 @@ def plan_host(
         placement = None
     settings = with_python(settings, artefacts.runtime_lock, artefacts.conda_lock, snapshot)
     findings = preflight(host, groups, settings, snapshot)
+    if "gpu" in groups:
+        findings = (*findings, *lock_findings(host, settings, artefacts.model))
     if any(finding.severity == "refuse" for finding in findings):
         return HostPlan(host=host, groups=groups, settings=settings, findings=findings)
     taken = overtaking_findings(host, groups, settings, snapshot, artefacts.ca_subject)
@@ -197,6 +202,7 @@ def plan_host(
         if any(finding.severity == "refuse" for finding in plan["findings"]):
             return HostPlan(host=host, groups=groups, settings=settings, findings=plan["findings"])
         care = plan_engine_care(settings, snapshot, artefacts.units)
+        care = care.joined(plan_model_care(settings, snapshot, artefacts.units))
         if hardware is not None:
             care = care.joined(plan_care(settings, snapshot, hardware, artefacts.units))
         plan |= {"care": care, "files": plan["files"] + care.files}
@@ -286,9 +292,11 @@ def managed_files(
             files += [
                 artefacts.units[name] for name in ("llm-wheels@.service", "llm-serve@.service")
             ]
+        if artefacts.fan_out:
+            files.append(artefacts.units["llm-share@.service"])
         bound = drop_in(settings.engine.name, placement)
         files += [bound] if bound is not None else []
-        files += [artefacts.units[name] for name in UNIT_FILES]
+        files += [artefacts.units[name] for name in (*UNIT_FILES, *model_care.UNIT_FILES)]
     if "gateway" in groups:
         files.append(artefacts.units[GATEWAY_UNIT])
     return tuple(files)

@@ -20,6 +20,8 @@ from pyinfra_deploy.planning.preflight import GIB, RUNTIME_FREE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyinfra_deploy.planning.model_lock import ModelLock
+    from pyinfra_deploy.planning.model_supply import LockedModel
     from pyinfra_deploy.settings.runtime_section import Runtime
     from pyinfra_deploy.settings.schema import Settings
 
@@ -53,6 +55,11 @@ class ManagedFile:
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.content.encode()).hexdigest()
+
+    def is_as(self, seen: Mapping[str, Any]) -> bool:
+        """Whether the host has it so; seen: the snapshot's entry of the path."""
+        found = tuple(seen.get(key) for key in ("sha256", "mode", "owner", "group"))
+        return found == (self.sha256, self.mode, self.owner, self.group)
 
 
 @dataclass(frozen=True)
@@ -277,10 +284,16 @@ def _environment(
     return Environment(label, name, path, digest, job, wheels, wheelhouse.port)
 
 
-def model_directory(settings: Settings) -> str:
+def model_directory(settings: Settings, lock: ModelLock | None = None) -> str:
     """Where the published model is on a host."""
+    name = model_revision(settings, lock)
+    return f"{settings.llm_root}/models/{model_slug(settings)}/{name}"
+
+
+def model_revision(settings: Settings, lock: ModelLock | None = None) -> str:
+    """The directory of a model's revision on hosts; of a locked one each content has its own."""
     assert settings.model is not None
-    return f"{settings.llm_root}/models/{model_slug(settings)}/{settings.model.revision}"
+    return lock.directory if lock is not None else settings.model.revision
 
 
 def model_slug(settings: Settings) -> str:
@@ -289,11 +302,24 @@ def model_slug(settings: Settings) -> str:
     return settings.model.id.replace("/", "--")
 
 
-def pull_job(settings: Settings, client: str) -> dict[str, Any]:
-    """The spec of the host's pull job."""
+def pull_job(
+    settings: Settings, client: str, lock: ModelLock | None = None, *, fan_out: bool = False
+) -> dict[str, Any]:
+    """The spec of the host's pull job. lock: what the files must be; without it, what the hub
+    lists at that moment. fan_out: other hosts are asked before the hub."""
     assert settings.model is not None
     model = settings.model
-    return {
+    locked: dict[str, Any] = {}
+    if lock is not None:
+        locked = {
+            "directory": lock.directory,
+            "files": [file.as_spec() for file in lock.files],
+            # A commit means nothing to another hub than the one that named it.
+            "commit": lock.commit if lock.hub == model.hub else None,
+        }
+        if fan_out:
+            locked["fan_out"] = True
+    return locked | {
         "model_id": model.id,
         "revision": model.revision,
         "endpoint": model.endpoint,
@@ -303,8 +329,29 @@ def pull_job(settings: Settings, client: str) -> dict[str, Any]:
         "files_at_once": model.files_at_once,
         "file_timeout_seconds": model.file_timeout_seconds,
         "stall_timeout_seconds": model.stall_timeout_seconds,
+        "accept": sorted(model.accept),
+        "proxy": model.proxy,
+        "no_proxy": list(model.no_proxy),
         "token_file": TOKEN_CREDENTIAL if model.token is not None else None,
     }
+
+
+def provenance(settings: Settings, model: LockedModel) -> dict[str, Any]:
+    """For the hosts' event logs: from which lock a model comes, its licence, what was accepted."""
+    assert settings.model is not None
+    if model.lock is None:
+        return {"accepted": sorted(settings.model.accept)}
+    return {
+        "lock": settings.model.lock,
+        "lock_sha256": model.sha256,
+        "license": model.lock.license,
+        "accepted": sorted(model.lock.accepts),
+    }
+
+
+def pull_job_id(job: Mapping[str, Any]) -> str:
+    """The name of a pull job on the host: one for each directory that it fills."""
+    return f"{str(job['model_id']).replace('/', '--')}--{job.get('directory') or job['revision']}"
 
 
 def missing(environment: Environment, present: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra_deploy.settings.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyinfra_deploy.settings.inventory_file import Located
     from pyinfra_deploy.settings.variables import Merged
@@ -96,6 +96,23 @@ def shared_addresses(
             "are one machine, which would be deployed twice.",
             "mend the address of one, or remove it.",
         )
+
+
+def shared_storage_addresses(merged: Mapping[str, Merged]) -> Iterator[Problem]:
+    """One address for two hosts, as group_vars give it: it is a host's own."""
+    first: dict[Any, str] = {}
+    for host, one in merged.items():
+        located = one.variables.get("storage_address")
+        if located is None or located.value is None:
+            continue
+        if (other := first.setdefault(located.value, host)) != host:
+            yield _doubt(
+                located,
+                "storage_address",
+                f"{host} and {other} have the same ({located.value}): others would take one for "
+                "the other.",
+                "write each host's own under its name in hosts.yml, or in host_vars.",
+            )
 
 
 def _doubt(located: Located, name: str, message: str, fix: str) -> Problem:

@@ -44,7 +44,7 @@ def contradictions(
     if settings.runtime is not None:
         yield from _runtime(settings.runtime, root)
     if settings.model is not None:
-        yield from _model(settings.model)
+        yield from _model(settings.model, root)
     if settings.gateway is not None:
         yield from _gateway(settings.gateway)
     yield from _gpus(settings)
@@ -224,7 +224,21 @@ def _lock(runtime: Runtime, text: str) -> Iterator[Contradiction]:
         )
 
 
-def _model(model: Model) -> Iterator[Contradiction]:
+def _model(model: Model, root: Path) -> Iterator[Contradiction]:
+    if model.signed_by and model.lock is None:
+        yield (
+            ("model", "signed_by"),
+            "asks for a signature, and there is no model.lock that could carry one.",
+            "make a lock (fleet model lock), name it in model.lock, sign it (fleet model sign).",
+        )
+    for place in model.signed_by:
+        if not (root / place).is_file():
+            yield (
+                ("model", "signed_by"),
+                f"the public key {place} is not there.",
+                "put it there (openssl ec -in KEY -pubout), or correct the path (relative to the "
+                "repository).",
+            )
     if model.stall_timeout_seconds > model.file_timeout_seconds:
         yield (
             ("model", "stall_timeout_seconds"),

@@ -11,7 +11,11 @@ from pyinfra_deploy.settings import doubts
 from pyinfra_deploy.settings.acceptance_doubts import acceptance_doubts
 from pyinfra_deploy.settings.checkout import refuse_other_checkout
 from pyinfra_deploy.settings.connection import Connection, map_connection
-from pyinfra_deploy.settings.connection_doubts import connection_doubts, shared_addresses
+from pyinfra_deploy.settings.connection_doubts import (
+    connection_doubts,
+    shared_addresses,
+    shared_storage_addresses,
+)
 from pyinfra_deploy.settings.contradictions import contradictions
 from pyinfra_deploy.settings.inventory_file import Inventory, Located, read_inventory
 from pyinfra_deploy.settings.problems import Problem, SettingsError, gather
@@ -74,7 +78,7 @@ def load_fleet(inventory: Path | str, root: Path | None = None) -> Fleet:
     warnings += doubts.weak_inventory_group(read, name)
     warnings += doubts.roles(read)
     warnings += doubts.unused_files(read, files, _inventory_names(root))
-    problems = list(_membership(read, name))
+    problems = [*_membership(read, name), *shared_storage_addresses(merged)]
     missing: list[Problem] = []
     hosts = _check_hosts(read, merged, root, problems, warnings, missing)
     if problems:
@@ -273,3 +277,17 @@ def _two_locals(inventory: Inventory, hosts: list[str]) -> Problem:
         f"{', '.join(hosts)} all have ansible_connection: local, and pyinfra knows one local host.",
         "keep one of them.",
     )
+
+
+def hosts_sharing(fleet: Fleet, host: FleetHost) -> int:
+    """How many gpu hosts, with this one, have its model's lock and get the model from each
+    other; 0 where it does not."""
+    lock = _shared_lock(host)
+    if lock is None:
+        return 0
+    return sum(1 for other in fleet.hosts.values() if _shared_lock(other) == lock)
+
+
+def _shared_lock(host: FleetHost) -> str | None:
+    model = host.settings.model
+    return model.lock if model and model.fan_out.enabled and "gpu" in host.groups else None

@@ -6,6 +6,7 @@ The same words stand in error messages and in docs/settings.md.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,6 +120,16 @@ def _without_password(value: str) -> str | None:
     return None
 
 
+def _host_address(value: str) -> str | None:
+    try:
+        address = ipaddress.ip_address(value)
+    except ValueError:
+        return "is no IP address."
+    if address.is_loopback or address.is_unspecified or address.is_multicast:
+        return "is not the address of one host that others could reach."
+    return None
+
+
 def _unambiguous(value: str) -> str | None:
     owner = value.split("/")[0]
     if "--" in owner:
@@ -155,6 +166,9 @@ HostName = Annotated[
         _host_name,
     ),
 ]
+HostAddress = Annotated[
+    str, Words("an IP address, such as 10.20.0.11", r"[0-9A-Fa-f.:]+", _host_address)
+]
 Url = Annotated[
     str,
     Words("a URL that begins with http:// or https://", r"https?://[^\s/]\S*", _without_password),
@@ -165,6 +179,10 @@ Origin = Annotated[
         "an origin as browsers send it: https://app.example.com, with no path and no *",
         rf"https?://{_LABEL}(?:\.{_LABEL})*(?::[0-9]{{1,5}})?",
     ),
+]
+ProxyException = Annotated[
+    str,
+    Words("a host name, a domain that begins with a dot, or an address", r"\.?[A-Za-z0-9][\w.:-]*"),
 ]
 Slug = Annotated[
     str,

@@ -14,7 +14,13 @@ from typing import Any
 import click
 
 from pyinfra_deploy.settings.control_machine import make_known_hosts
-from pyinfra_deploy.settings.fleet import Fleet, FleetHost, load_fleet, refuse_missing
+from pyinfra_deploy.settings.fleet import (
+    Fleet,
+    FleetHost,
+    hosts_sharing,
+    load_fleet,
+    refuse_missing,
+)
 from pyinfra_deploy.settings.interrupt import exit_as_interrupted
 from pyinfra_deploy.settings.problems import Problem, SettingsError
 from pyinfra_deploy.settings.schema import Settings
@@ -135,6 +141,7 @@ def _data(fleet: Fleet, host: FleetHost) -> dict[str, Any]:
         "directory": str(fleet.directory),
         "root": str(fleet.root),
         "host": host.name,
+        "sharing": hosts_sharing(fleet, host),
     }
     return data
 

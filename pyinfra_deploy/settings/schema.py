@@ -13,11 +13,13 @@ from typing import Annotated, Literal
 from pydantic import field_validator
 
 from pyinfra_deploy.settings.engine_section import Engine as Engine
+from pyinfra_deploy.settings.fan_out_section import FanOut as FanOut
 from pyinfra_deploy.settings.kinds import (
     AbsolutePath,
     Burst,
     DataPath,
     FindingId,
+    HostAddress,
     HostName,
     HostPattern,
     ModelId,
@@ -26,9 +28,12 @@ from pyinfra_deploy.settings.kinds import (
     PackageName,
     PerMinute,
     Port,
+    ProxyException,
+    RepositoryPath,
     Revision,
     Seconds,
     Url,
+    refuse,
 )
 from pyinfra_deploy.settings.runtime_section import Runtime as Runtime
 from pyinfra_deploy.settings.secret import Secret
@@ -129,6 +134,26 @@ class Model(Section):
         "encrypt_string, or from the environment.",
         "{{ lookup('env', 'MODELSCOPE_API_TOKEN') }}",
     )
+    lock: RepositoryPath | None = setting(
+        None,
+        "Lock file that `fleet model lock` has written: every file with its size and SHA-256. "
+        "Hosts then take the model for right only if it is the locked one to the byte, and `fleet "
+        "plan` asks no hub. null: what the hub lists at the moment of the pull. docs/models.md.",
+        "locks/models/Qwen--Qwen3-235B-A22B-FP8/master.json",
+    )
+    signed_by: Annotated[tuple[RepositoryPath, ...], LENIENT] = setting(
+        (),
+        "Public keys, or certificates of an authority, in the repository: the lock has to be "
+        "signed with one of them (`fleet model sign`), else it is refused. Empty: no signature is "
+        "asked for. docs/models.md.",
+        ["keys/models.pub"],
+    )
+    accept: Annotated[tuple[Literal["pickle", "code"], ...], LENIENT] = setting(
+        (),
+        "What else than safetensors a model may bring. pickle: weights as .bin or .pt, which run "
+        "code when they are loaded. code: files that the engine runs with trust-remote-code.",
+        ["code"],
+    )
     variant: Literal["bf16", "fp16", "fp8", "int8", "awq", "gptq", "mxfp4", "nvfp4"] | None = (
         setting(
             None,
@@ -142,6 +167,13 @@ class Model(Section):
         "Where the weights are quantised: the use that they were tried and accepted for.",
         "support chat, compared with bf16 on 500 answers",
     )
+    fitness: Literal["required", "off"] = setting(
+        "required",
+        "required: before a model first goes live with a runtime, its tokenizer is examined on the "
+        "host by that runtime's transformers: files, vocabulary, special tokens, chat template, "
+        "texts that must come back as they were. off: it is served unexamined. docs/models.md.",
+        "required",
+    )
     files_at_once: int = setting(4, "Files pulled at the same time.", 4, ge=1, le=32)
     file_timeout_seconds: Seconds = setting(
         86_400, "Longest time for a single file, retries included, before the pull fails.", 86_400
@@ -149,6 +181,38 @@ class Model(Section):
     stall_timeout_seconds: Seconds = setting(
         900, "Time without a new byte after which the pull counts as stuck and fails.", 900
     )
+
+    proxy: Url | None = setting(
+        None,
+        "HTTP proxy through which hosts pull models: http://proxy:3128. A name or password in it "
+        "is refused, as anybody on the host could read it: let the proxy know the hosts by their "
+        "addresses. null: what a drop-in of llm-pull@.service says, and nothing without one.",
+        "http://proxy.example.com:3128",
+    )
+    no_proxy: Annotated[tuple[ProxyException, ...], LENIENT] = setting(
+        (),
+        "Hosts that are asked without model.proxy: names, domains (.example.com), addresses.",
+        [".example.com"],
+    )
+
+    @field_validator("lock")
+    @classmethod
+    def _json(cls, value: str | None) -> str | None:
+        if value is not None and not value.endswith(".json"):
+            raise refuse("must end in .json: the small files lie beside it, without that ending.")
+        return value
+
+    verify_every_days: int | None = setting(
+        30,
+        "How old a host lets the last verification of a model become: every byte of it is then "
+        "read from the disk again and compared, in the background at low priority. What is damaged "
+        "is named, and mended by the next deploy. null: only when `fleet model verify` asks.",
+        30,
+        ge=1,
+        le=3650,
+    )
+
+    fan_out: FanOut = setting(FanOut(), "Getting the model from other hosts.", {"enabled": True})
 
     @field_validator("endpoint")
     @classmethod
@@ -228,6 +292,12 @@ class Settings(Section):
         "for two models.",
         "/srv/llm",
     )
+    storage_address: HostAddress | None = setting(
+        None,
+        "The host's own address on a network for bulk data, where it has one: other hosts get "
+        "models from it there. A host variable. null: its address in the inventory.",
+        "10.20.0.11",
+    )
     gpu_driver: Literal["check", "hold", "install"] = setting(
         "check",
         "What the deploy does about the NVIDIA driver. check: judges it. hold: also keeps its "
@@ -275,6 +345,12 @@ class Settings(Section):
                 "by": "Ada Lovelace",
             }
         ],
+    )
+    allowed_licenses: Annotated[tuple[OneLine, ...], LENIENT] = setting(
+        (),
+        "Licences that a model may have, as its lock names them, * and ? allowed; others are "
+        "refused, and so is a model whose licence is not known. Empty: any.",
+        ["apache-2.0", "mit"],
     )
     gpu_host: GpuHost = setting(GpuHost(), "Limits of an engine host.", {})
     runtime: Runtime | None = setting(None, "Required for the group gpu.", {})

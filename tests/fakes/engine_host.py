@@ -128,7 +128,10 @@ restart)
         binding="\"${binding%% *}\""
     setsid "$PYTHON" -SE engine.py "$FAKE_HOME" "$FAKE_RUN" < /dev/null >> log 2>&1 9>&- &
     echo $! > pid
-    echo "{\"release\": \"${release##*/}\", \"binding\": $binding}" > "$FAKE_RUN/started.json"
+    mended=$(sed -n 's/.*"mended": {"when": \("[^"]*"\).*/\1/p' \
+        "$(readlink "$FAKE_HOME/current/model").json")
+    echo "{\"release\": \"${release##*/}\", \"binding\": $binding," \
+        "\"model_mended\": ${mended:-null}}" > "$FAKE_RUN/started.json"
     ;;
 stop) stop ;;
 kill) [ -e deaf ] || kill -9 "$pid" ;;

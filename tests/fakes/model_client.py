@@ -21,6 +21,7 @@ include = words[words.index("--include") + 1 :] if "--include" in words else Non
 with Path(f"{plan_file}.starts").open("a") as log:
     own = {key: value for key, value in os.environ.items() if key.startswith("MODELSCOPE_")}
     own["HOME"] = os.environ["HOME"]
+    own |= {key: value for key, value in os.environ.items() if key.lower().endswith("_proxy")}
     log.write(json.dumps({"argv": sys.argv[1:], "environment": own}) + "\n")
 address = os.environ["MODELSCOPE_ENDPOINT"].removeprefix("http://")
 base = f"/api/v1/models/{model}"
@@ -47,7 +48,7 @@ def get(url: str, host: str = address) -> bytes:
         _, _, elsewhere, rest = location.split("/", 3)
         return get(f"/{rest}", elsewhere)
     if " 200 " not in status:
-        sys.exit(f"error: {status} for {url}")
+        sys.exit(f"error: [E1002] [{status.split()[1]}] for {url}")
     return body
 
 

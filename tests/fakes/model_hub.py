@@ -14,10 +14,10 @@ OWNER_NAME = "Qwen/Tiny"
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 
-def safetensors(payload: bytes) -> bytes:
+def safetensors(payload: bytes, name: str = "w") -> bytes:
     """A valid safetensors file with one U8 tensor."""
     tensor = {"dtype": "U8", "shape": [len(payload)], "data_offsets": [0, len(payload)]}
-    header = json.dumps({"__metadata__": {"format": "pt"}, "w": tensor}).encode()
+    header = json.dumps({"__metadata__": {"format": "pt"}, name: tensor}).encode()
     return len(header).to_bytes(8, "little") + header + payload
 
 
@@ -27,8 +27,8 @@ def tiny_model() -> dict[str, bytes]:
     return {
         "config.json": b'{"model_type": "qwen3"}',
         "model.safetensors.index.json": json.dumps({"weight_map": weight_map}).encode(),
-        FIRST: safetensors(b"\x01" * 300_000),
-        SECOND: safetensors(b"\x02" * 200_000),
+        FIRST: safetensors(b"\x01" * 300_000, "a"),
+        SECOND: safetensors(b"\x02" * 200_000, "b"),
         "assets/tokenizer.json": b"{}",
         ".gitattributes": b"*.safetensors filter=lfs\n",
     }
@@ -52,6 +52,7 @@ class FakeHub:
 
     corrupt: path -> how often its body is served with a wrong byte. entries: overrides the listing.
     statuses: (part of the path, status) answered instead, as often as they are in the list.
+    client_statuses: the same, of the client's requests alone, whatever they are for.
     """
 
     files: dict[str, bytes] = field(default_factory=tiny_model)
@@ -59,6 +60,7 @@ class FakeHub:
     revisions: tuple[str, ...] = ("master", "v1.0")
     corrupt: dict[str, int] = field(default_factory=dict)
     statuses: list[tuple[str, int]] = field(default_factory=list)
+    client_statuses: list[int] = field(default_factory=list)
     redirect_to: str | None = None
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     endpoint: str = ""
@@ -88,6 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         hub = self.hub
         hub.requests.append((self.path, dict(self.headers.items())))
+        if hub.client_statuses and self.headers.get("User-Agent") == "fake-client":
+            self.answer(hub.client_statuses.pop(0), b"fault")
+            return
         for fault in hub.statuses:
             if fault[0] in self.path:
                 hub.statuses.remove(fault)

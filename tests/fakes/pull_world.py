@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import gather, hub, pull
+from fleet_host import hub, outage, pull
 from fleet_host.status import Progress
 
 from tests.fakes.model_hub import OWNER_NAME, FakeHub, serve
@@ -78,10 +78,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PullWorld
     target = tmp_path / "models"
     target.mkdir()
     plan = tmp_path / "plan.json"
+    monkeypatch.setenv("FLEET_LLM_ROOT", str(tmp_path))
     monkeypatch.setenv("FAKE_CLIENT", str(plan))
     monkeypatch.setenv("MODELSCOPE_API_TOKEN", "somebody-elses")
     monkeypatch.setattr(hub, "RETRY_DELAYS_SECONDS", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(gather, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(outage, "FIRST_PAUSE_SECONDS", 0.0)
     made = PullWorld(fake, target, plan, program)
     made.client_does("honest")
     yield made

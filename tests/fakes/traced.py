@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.fakes.engine_host import FILES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +57,23 @@ def traced(
             kind = "rename" if found[1].startswith("rename") else found[1]
             calls.append(f"{kind} {name.replace(str(tmp_path), '')}")
     return calls
+
+
+def traced_job(
+    tmp_path: Path, kind: str, spec: Mapping[str, Any], options: Sequence[str] = ()
+) -> list[str]:
+    """The same of a job's `run` in the host program. kind: its module, such as "pull"."""
+    code = (
+        f"import json, sys; from fleet_host import {kind}; from fleet_host.status import Progress; "
+        f"{kind}.run(json.load(sys.stdin), Progress(None))"
+    )
+    return traced(
+        tmp_path,
+        [sys.executable, "-c", code],
+        environment={"PYTHONPATH": str(FILES)},
+        stdin=json.dumps(spec),
+        options=options,
+    )
 
 
 def order(calls: list[str], *patterns: str) -> None:

@@ -28,6 +28,7 @@ HARDENED = {
     "llm-log@main.service",
     "llm-proof@main.service",
     "llm-pull@main.service",
+    "llm-verify@main.service",
     "llm-watch@main.service",
 }
 UNITS = ("llm-engine@main.service", "llm-gateway.service", "nginx.service")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.hosts.lab_session import FIRST_MODEL, shell, upper_of
-from tests.hosts.standin_inventory import MODELS
+from tests.hosts.lab_session import shell, upper_of
 
 if TYPE_CHECKING:
     from tests.hosts.standin_inventory import Checkout
@@ -38,12 +38,7 @@ def assert_nothing_is_half_visible(host: str, *, is_on: bool = True) -> None:
                     own = path.name.startswith("miniforge-")
                     runs = "conda --version" if own else "python -c 'import sys'"
                     shell(host, f"/{ROOT}/{place}/{path.name}/bin/{runs}")
-    published = top / "models" / MODELS.get(host, FIRST_MODEL).replace("/", "--") / "master"
-    # The record comes last, and without it the model counts as not there.
-    if (published.parent / "master.json").is_file():
-        record = json.loads((published.parent / "master.json").read_text())
-        sizes = {path.name: path.stat().st_size for path in published.iterdir()}
-        assert sizes == {file["path"]: file["size"] for file in record["files"]}
+    assert_models_are_whole(top / "models")
     for release in (top / "engines/main/releases").glob("[!.]*"):
         names = {path.name for path in release.iterdir()}
         assert names - GATHERED == {"release.json", "config.yaml", "env", "runtime", "model"}
@@ -55,12 +50,27 @@ def assert_nothing_is_half_visible(host: str, *, is_on: bool = True) -> None:
         json.loads(path.read_text())
 
 
+def assert_models_are_whole(models: Path) -> None:
+    """Every byte of every model that counts as there, and nothing else beside it. The record comes
+    last: a directory without one counts for nothing."""
+    for record_file in models.glob("[!.]*/[!.]*.json"):
+        directory = record_file.with_name(record_file.name.removesuffix(".json"))
+        found = {
+            path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in directory.rglob("*")
+            if path.is_file()
+        }
+        recorded = json.loads(record_file.read_text())["files"]
+        assert found == {file["path"]: file["sha256"] for file in recorded}, record_file
+
+
 def wipe(host: str) -> None:
     """The host as before its first deploy, but for the distribution's packages. Nginx, disabled
     as if by an operator, has to be enabled again."""
     shell(
         host,
-        "systemctl disable --now llm-watch@main.service llm-log@main.service; "
+        "systemctl disable --now llm-watch@main.service llm-log@main.service "
+        "llm-verify.timer; "
         "systemctl disable --now llm-gateway.service 'llm-engine@main.service' nginx.service; "
         f"rm -rf /{ROOT} /etc/llm /etc/systemd/system/llm-* /etc/nginx/conf.d/llm* "
         "/etc/sysusers.d/llm* /etc/tmpfiles.d/llm* /var/lib/llm-* /var/cache/llm-* "

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from lab.demo import lock_model
 from pyinfra_deploy.keys import keyfile
 from tests.hosts import pyinfra_run
 from tests.hosts.lab_session import REAL
@@ -48,6 +49,7 @@ class RealDeploy:
 
     def begin(self) -> None:
         if self._running is None:
+            lock_model()
             self._running = pyinfra_run.start(REPOSITORY, INVENTORY, "--limit", REAL)
             self._watch.start()
 

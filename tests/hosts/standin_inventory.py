@@ -12,7 +12,7 @@ from lab.layout import current_layout
 from lab.plan import ADMIN_USER, address_of
 from tests.hosts import pyinfra_run
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, FIRST_MODEL, SECOND_MODEL
-from tests.hosts.pyinfra_run import REPOSITORY, Ran, Running
+from tests.hosts.pyinfra_run import BIN, REPOSITORY, Ran, Running
 from tests.hosts.service import Service
 from tests.standin import wheel
 
@@ -38,6 +38,8 @@ SETTINGS: dict[str, Any] = {
         "endpoint": "http://10.213.77.1:8090",
         "stall_timeout_seconds": 15,
         "file_timeout_seconds": 60,
+        # The stand-in has no transformers either; what is examined is in test_97.
+        "fitness": "off",
     },
     "engine": {
         "name": "main",
@@ -67,14 +69,24 @@ def python_of(host: str) -> str:
     return "3.11" if host.startswith("gpu") else "3.13"
 
 
+def lock_file(model_id: str) -> str:
+    """What settings name as model.lock, once this session has made it: the lab's hub makes its
+    models on this machine."""
+    return f"models-of-this-session/{model_id.replace('/', '--')}.json"
+
+
 class Checkout:
-    """A directory that is to pyinfra and fleet what the repository is."""
+    """A directory that is to pyinfra and fleet what the repository is.
+
+    locked: whether write() names the models' locks. Where it is False, the hub's listing counts.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         # What write() writes without changes. A test that has deployed something else for good
         # puts it here, so that those after it need not go back.
         self.base = copy.deepcopy(SETTINGS)
+        self.locked = True
         for directory in ("group_vars", f"inventories/{NAME}"):
             (root / directory).mkdir(parents=True, exist_ok=True)
         for name in SHARED:
@@ -84,6 +96,11 @@ class Checkout:
             (REPOSITORY / "inventories" / "lab.py").read_text()
         )
         self.write()
+        self._lock_models()
+
+    def _lock_models(self) -> None:
+        made = pyinfra_run.run([str(BIN / "fleet"), "model", "lock", NAME], root=self.root)
+        assert made.returncode == 0, made.stdout + made.stderr
 
     @property
     def inventory(self) -> Path:
@@ -106,7 +123,7 @@ class Checkout:
             name: {
                 "ansible_host": address_of(name),
                 "runtime": {**settings["runtime"], "python": python_of(name)},
-                "model": {**settings["model"], "id": MODELS.get(name, FIRST_MODEL)},
+                "model": self._model(settings["model"], MODELS.get(name, FIRST_MODEL)),
                 **extra.get(name, {}),
             }
             for name in names
@@ -131,6 +148,10 @@ class Checkout:
         (self.root / "group_vars" / f"{NAME}.yml").write_text(
             yaml.safe_dump(shared, sort_keys=False)
         )
+
+    def _model(self, settings: dict[str, Any], model_id: str) -> dict[str, Any]:
+        lock = {"lock": lock_file(model_id)} if self.locked else {}
+        return {**settings, "id": model_id, **lock}
 
     def start(self, *options: str) -> Running:
         """The deploy in the background."""

@@ -207,7 +207,10 @@ def test_an_engine_that_its_watch_gives_up_ends_failed(checkout: Checkout) -> No
     """By the program's own call; what leads to it takes five starts (tests/integration)."""
     code = f"from fleet_host import watch; watch._give_up('main', '{UNIT}', watch.State())"
     before = processes()
-    shell(DEBIAN12, f'PYTHONPATH=/{ROOT}/bin/fleet-host python3 -c "{code}"')
+    shell(
+        DEBIAN12,
+        f'export FLEET_LLM_ROOT=/{ROOT} PYTHONPATH=/{ROOT}/bin/fleet-host; python3 -c "{code}"',
+    )
     # One that is to be started again would be activating (auto-restart).
     assert state_of_unit() == "failed"
     alive = shell(DEBIAN12, f"ls -d {' '.join(f'/proc/{pid}' for pid in before)}", check=False)

@@ -213,8 +213,8 @@ def test_the_serving_host_loses_power_while_others_install_from_it(three: Checko
     hosts.boot(FIRST)
     ran = running.finish()
     assert ran.code == 1
-    assert ran.failed
-    assert ran.failed <= {SECOND, THIRD}
+    # FIRST may be among them: the run asks it for the wheels.
+    assert ran.failed & {SECOND, THIRD}
     for host in (SECOND, THIRD):
         mended.assert_nothing_is_half_visible(host)
     three.deploy("--limit", SECOND, "--limit", THIRD).done()
@@ -295,10 +295,14 @@ def test_a_full_disk_is_refused_with_numbers_and_the_next_run_goes_on(
 
 
 def fill_once_it_builds(host: str) -> None:
-    """Somebody else takes all the room, a moment after it was looked at."""
+    """Somebody else takes all the room, a moment after it was looked at. The build is held still
+    for it: the stand-in's is quicker than the disk."""
+    units = "llm-environment@*.service"
     script = (
         "while ! ls -d /srv/llm/runtimes/vllm-*/ >/dev/null 2>&1; do sleep 0.01; done; "
-        "dd if=/dev/zero of=/srv/llm/runtimes/filler bs=1M"
+        f'systemctl kill --signal=STOP "{units}"; '
+        "dd if=/dev/zero of=/srv/llm/runtimes/filler bs=1M; "
+        f'systemctl kill --signal=CONT "{units}"'
     )
     shell(host, f"systemd-run --quiet --collect --unit=filler sh -c '{script}'")
 

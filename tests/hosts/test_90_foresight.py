@@ -78,11 +78,14 @@ def test_each_state_has_its_one_refusal(planned: dict[str, dict[str, Any]], stat
         assert LESSER[state] in [one["id"] for one in host["findings"]]
 
 
-def test_a_healthy_host_plans_its_layout_without_a_warning(inventory: Path, model: Path) -> None:
+def test_a_healthy_host_plans_its_layout_and_is_warned_of_its_unlocked_model_alone(
+    inventory: Path, model: Path
+) -> None:
     hosts.gpu(NAME, "ok")
     code, found = plan(inventory, model, "--limit", NAME)
     host = found[NAME]
-    assert (code, findings(host, "refuse"), findings(host, "warn")) == (0, [], [])
+    assert (code, findings(host, "refuse")) == (0, [])
+    assert [one["id"] for one in findings(host, "warn")] == ["model.not-locked"]
     assert [gpu["name"] for gpu in host["hardware"]["gpus"]] == ["NVIDIA L20"] * 8
     assert host["memory"]["layout"] == "TP8 + EP"
     assert host["changes"]

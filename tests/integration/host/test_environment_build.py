@@ -14,9 +14,8 @@ from fleet_host import environment, environment_spec
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
-from tests.fakes.engine_host import FILES
 from tests.fakes.killed_build import build_killed_at
-from tests.fakes.traced import only, order, traced
+from tests.fakes.traced import only, order, traced_job
 
 LOCK = "# a lock\nvllm==0.33.0 \\\n    --hash=sha256:" + "0" * 64 + "\n"
 # Stands for uv: installs one distribution into the environment of --python, then does as told.
@@ -103,19 +102,8 @@ def test_an_environment_is_on_the_disk_before_its_record(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"].removeprefix(f"{root}/programs:"))
-    code = (
-        "import json, sys; from fleet_host import environment; "
-        "from fleet_host.status import Progress; "
-        "environment.run(json.load(sys.stdin), Progress(None))"
-    )
-    calls = traced(
-        root,
-        [sys.executable, "-c", code],
-        environment={"PYTHONPATH": str(FILES)},
-        stdin=json.dumps(spec(root)),
-        # Told to be done, and not done: it would wait for everybody else's writes.
-        options=("-e", "inject=syncfs:retval=0"),
-    )
+    # Told to be done, and not done: it would wait for everybody else's writes.
+    calls = traced_job(root, "environment", spec(root), ("-e", "inject=syncfs:retval=0"))
     path = "/llm/runtimes/vllm-1"
     synced = only(calls, rf"^syncfs \d+<{path}>\)")
     record = f"{path}/{environment_spec.COMPLETE}"

@@ -381,5 +381,6 @@ def test_the_unit_notes_what_it_starts(host: FakeHost, monkeypatch: pytest.Monke
     assert engine.read_started("main") == {
         "release": "r1",
         "binding": engine.binding_digest("main"),
+        "model_mended": None,
         "invocation": "abc",
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import durable, integrity, pull
+from fleet_host import durable, locking, model_record, models, pull, verification
 from fleet_host.status import Progress
 
 from tests.fakes.model_hub import SECOND
@@ -92,9 +92,12 @@ def sweep(world: PullWorld, prepare: Callable[[], object], visible: bool, stride
             world.assert_whole()
         world.pull()
         world.assert_whole()
-        checked = integrity.check_model(world.final, deep=True)
+        checked = verification.verify_command({"path": str(world.final), "deep": True})
         assert checked["ok"], (step, checked)
         assert not world.staging.exists()
+        # An engine that has loaded the damaged file learns of it, whichever run replaced it.
+        mended = model_record.require_record(world.final)["mended"]
+        assert visible is (mended is not None), (step, mended)
         if not died:
             return step
         step += stride
@@ -116,7 +119,8 @@ def test_a_mending_that_dies_anywhere_is_mended_by_the_next(copying_client: Pull
     assert sweep(world, publish_with_damage, visible=True, stride=2 * STRIDE) > 20
 
 
-def test_a_kill_in_the_middle_of_a_download_keeps_the_good_files(world: PullWorld) -> None:
+def pulling_elsewhere(world: PullWorld) -> int:
+    """The process of a pull that is in the middle of its download, and stays there."""
     world.client_does("hang", path=SECOND, times=1)
     child = os.fork()
     if child == 0:
@@ -125,10 +129,31 @@ def test_a_kill_in_the_middle_of_a_download_keeps_the_good_files(world: PullWorl
         finally:
             os._exit(1)
     marker = Path(f"{world.plan}.hangs")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not marker.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert marker.exists()
+    return child
+
+
+def test_another_process_is_kept_out_until_the_first_is_gone(world: PullWorld) -> None:
+    child = pulling_elsewhere(world)
+    try:
+        before = sorted(path.name for path in (world.staging / "model").iterdir())
+        with pytest.raises(locking.Busy, match="is being pulled already"):
+            world.pull()
+        with pytest.raises(locking.Busy, match="is being pulled or verified"):
+            models.remove({"models": ["Qwen--Tiny/master"]})
+        assert sorted(path.name for path in (world.staging / "model").iterdir()) == before
+        assert len(world.starts()) == 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert world.pull()["state"] == "pulled"
+
+
+def test_a_kill_in_the_middle_of_a_download_keeps_the_good_files(world: PullWorld) -> None:
+    child = pulling_elsewhere(world)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert not world.final.exists()

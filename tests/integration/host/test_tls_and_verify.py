@@ -200,8 +200,10 @@ class Service:
         it.end_headers()
         events = [f'data: {{"n": {number}}}\n\n'.encode() for number in range(5)]
         events += [] if self.fault == "cut" else [b"data: [DONE]\n\n"]
-        if self.fault == "buffered":
+        if self.fault in ("buffered", "held up once"):
             events = [b"".join(events)]
+        if self.fault == "held up once":
+            self.fault = ""
         for event in events:
             it.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
             it.wfile.flush()
@@ -301,6 +303,12 @@ def test_each_fault_is_found_by_its_check(service: Service, fault: str, said: st
     error = failure(service)
     assert said in error.what
     assert error.fix
+
+
+def test_a_stream_that_a_busy_host_held_up_is_no_buffering(service: Service) -> None:
+    service.fault = "held up once"
+    checks = {item["name"]: item["figures"] for item in verify.verify(service.request())["checks"]}
+    assert checks["stream"]["pieces"] == 6
 
 
 def test_an_open_service_is_said_loudly(service: Service) -> None:

@@ -31,6 +31,8 @@ def test_the_exposure_is_at_most_two(device: str, tmp_path: Path) -> None:
     units = artefacts.units_of(RUNTIMES[device])
     paths = []
     for name, unit in units.items():
+        if not name.endswith(".service"):
+            continue  # a timer runs nothing itself
         path = tmp_path / name.replace("@.", "@main.")
         path.write_text(unit.content)
         paths.append(path)

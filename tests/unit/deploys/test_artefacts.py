@@ -45,7 +45,7 @@ def test_every_unit_renders_whole(device: str) -> None:
         assert unit.path == f"/etc/systemd/system/{name}"
         assert (unit.mode, unit.owner, unit.group) == ("0644", "root", "root")
         assert not re.search(r"\{\{|\}\}|\{%|%\}|=None$|Undefined", unit.content, re.MULTILINE)
-        for section in ("[Unit]", "[Service]"):
+        for section in ("[Unit]", "[Timer]" if name.endswith(".timer") else "[Service]"):
             assert unit.content.count(section) == 1
         for line in unit.content.splitlines():
             assert re.fullmatch(r"|\[\w+\]|[#;].*|[A-Z]\w*=.*|[ \t]+\S.*", line), line
@@ -137,6 +137,12 @@ def test_keys_and_ca_are_the_inventorys(tmp_path: Path) -> None:
     found = artefacts.artefacts_for(fleet, Settings())
     assert (found.keys_serial, found.ca_subject) == (41, "Fleet prod CA")
     assert found.runtime_lock == ""
+
+
+def test_a_models_lock_is_read_from_the_repository(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"model": {"id": "Qwen/Qwen3-32B", "lock": "one.json"}})
+    fleet = {"directory": str(tmp_path), "root": str(tmp_path)}
+    assert artefacts.artefacts_for(fleet, settings).model.problem.startswith("one.json: No such")
 
 
 def test_the_runtimes_lock_is_the_inventorys_own(tmp_path: Path) -> None:

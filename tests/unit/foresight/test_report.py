@@ -43,7 +43,7 @@ def test_equal_hosts_are_one_paragraph_and_what_is_refused_comes_last(
     paragraphs = text.strip().split("\n\n")
     assert code == 1
     assert [one.splitlines()[0] for one in paragraphs] == [
-        "gpu01-gpu03: ok, 1 warning (3 hosts alike)",
+        "gpu01-gpu03: ok, 2 warnings (3 hosts alike)",
         "gpu04: REFUSED: gpu.pcie-width",
         "3 of 4 hosts would be deployed; refused: gpu04.",
     ]

@@ -36,7 +36,7 @@ def test_production_plans_with_no_refusal(place: Place, capsys: pytest.CaptureFi
     code, hosts = place.plan(capsys)
     host = hosts["gpu01"]
     assert (code, ids(host, "refuse")) == (0, [])
-    assert ids(host, "warn") == ["model.quantization-not-accepted"]
+    assert ids(host, "warn") == ["model.not-locked", "model.quantization-not-accepted"]
     assert host["memory"]["layout"] == "TP8 + EP"
     assert host["memory"]["kv_bytes_per_token"] == 48_128
     low, high = host["memory"]["available_bytes"]["low"], host["memory"]["available_bytes"]["high"]

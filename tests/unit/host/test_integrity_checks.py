@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from fleet_host import integrity
+from fleet_host import hashing, integrity, verification
 from fleet_host.errors import HostError, SpecError
 from fleet_host.listing import FileEntry
 
@@ -40,7 +39,8 @@ def test_a_shard_must_agree_with_its_own_header(
 ) -> None:
     # A hub that lists a cut shard with the cut shard's hash passes every other check.
     (tmp_path / "m.safetensors").write_bytes(content)
-    problem = integrity.verify_file(tmp_path, entry("m.safetensors", content)).problem
+    (verdict,) = integrity.verify_files(tmp_path, [entry("m.safetensors", content)])
+    problem = verdict.problem
     assert (problem is None) if expected is None else (expected in str(problem))
 
 
@@ -53,25 +53,25 @@ def test_a_link_is_not_a_file(tmp_path: Path) -> None:
 def test_a_disk_error_is_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"x")
 
-    def fails(*_: object) -> str:
+    def fails(*_: object, **__: object) -> str:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(integrity, "sha256_of", fails)
+    monkeypatch.setattr(hashing, "sha256_of", fails)
     assert "Input/output error" in str(integrity.verify_file(tmp_path, entry("a", b"x")).problem)
 
 
 def test_hashing_stops_when_its_caller_stops(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 10)
-    cancelled = threading.Event()
-    cancelled.set()
-    with pytest.raises(integrity.Cancelled):
-        integrity.sha256_of(tmp_path / "a", cancelled=cancelled)
+    tally = hashing.Tally()
+    tally.cancelled = True
+    with pytest.raises(hashing.Cancelled):
+        hashing.sha256_of(tmp_path / "a", tally)
 
 
 def test_verify_command_says_ok_or_names_the_files(world: PullWorld) -> None:
     world.pull()
     request = {"path": str(world.final), "deep": True}
-    assert integrity.verify_command(request)["ok"] is True
+    assert verification.verify_command(request)["ok"] is True
     victim = world.final / FIRST
     before = victim.stat()
     victim.chmod(0o644)
@@ -79,14 +79,14 @@ def test_verify_command_says_ok_or_names_the_files(world: PullWorld) -> None:
     world.final.chmod(0o755)  # published models are read-only, for root alone it does not matter
     (world.final / "extra").write_text("x")
     with pytest.raises(HostError) as caught:
-        integrity.verify_command(request)
-    assert any(line.startswith(f"{FIRST} has SHA-256") for line in caught.value.detail)
-    assert "extra does not belong to the model" in caught.value.detail
+        verification.verify_command(request)
+    assert any(f"{FIRST} has SHA-256" in line for line in caught.value.detail)
+    assert "Qwen--Tiny/master: extra does not belong to the model" in caught.value.detail
     with pytest.raises(HostError):
-        integrity.verify_command({**request, "deep": False})
+        verification.verify_command({**request, "deep": False})
 
 
 @pytest.mark.parametrize("path", [None, "relative", "/a/../b", 3])
 def test_verify_command_refuses_paths_that_are_none(path: object) -> None:
     with pytest.raises(SpecError):
-        integrity.verify_command({"path": path})
+        verification.verify_command({"path": path})

@@ -253,6 +253,27 @@ def test_stored_state_of_a_newer_program_is_refused(systemd: FakeSystemd) -> Non
         jobs.status(JOB)
 
 
+def test_the_journal_tells_once_a_minute_how_far_the_bytes_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    progress = Progress(None)
+    progress.phase("download", total=235_000_000_000, unit="bytes", message="118 files")
+    for second in range(1, 200):
+        now[0] += 1
+        progress.advance(second * 80_000_000)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "download: 118 files",
+        "download: 4.8 GB of 235.0 GB (2%), 80.0 MB/s, about 0 h 47 min left",
+        "download: 9.6 GB of 235.0 GB (4%), 80.0 MB/s, about 0 h 46 min left",
+        "download: 14.4 GB of 235.0 GB (6%), 80.0 MB/s, about 0 h 45 min left",
+    ]
+    # The status has the figures as such; what comes every minute would push out what is rare.
+    assert progress.tail() == ["download: 118 files"]
+
+
 def test_the_status_is_written_at_most_twice_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import snapshot
+from fleet_host import integrity, snapshot
+from fleet_host.listing import FileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,15 +176,36 @@ def test_a_model_is_intact_only_with_every_file_in_full_size(tmp_path: Path) -> 
         "files": 2,
         "bytes": 5,
         "intact": True,
+        "complete": True,
         "problems": [],
     }
     put(models / "master/a.safetensors", "1")
     (models / "master/sub/b").unlink()
     found = read({"llm_root": str(tmp_path)})["models"]["Qwen--Tiny"]["master"]
-    assert found["intact"] is False
+    assert (found["intact"], found["complete"]) == (False, False)
     assert found["problems"] == [
         "a.safetensors: 1 bytes, 3 expected",
         "sub/b: No such file or directory",
+    ]
+
+
+def test_what_a_model_has_beside_its_record_is_seen(tmp_path: Path) -> None:
+    models = tmp_path / "models/Qwen--Tiny"
+    files = [{"path": "a", "size": 1, "sha256": "x"}, {"path": "sub/b", "size": 1, "sha256": "y"}]
+    put(models / "master.json", {"files": files})
+    for path in ("a", "sub/b", "notes.txt", "sub/b.orig", "other/deep/file"):
+        put(models / "master" / path, "1")
+    (models / "master/sub/link").symlink_to("b")
+    found = read({"llm_root": str(tmp_path)})["models"]["Qwen--Tiny"]["master"]
+    assert (found["intact"], found["complete"]) == (False, True)
+    assert found["problems"] == [
+        f"{path}: does not belong to the model"
+        for path in ("notes.txt", "other", "sub/b.orig", "sub/link")
+    ]
+    directory = models / "master"
+    theirs = integrity.extra_files(directory, [FileEntry(str(row["path"]), 1, "") for row in files])
+    assert [path.relative_to(directory).as_posix() for path in theirs] == [
+        problem.split(":")[0] for problem in found["problems"]
     ]
 
 

@@ -99,7 +99,47 @@ def test_a_release_is_staged_bound_and_switched_to(world: PyinfraWorld) -> None:
     assert job["proof"] == {
         "device": "cuda", "gpus": [], "trust_remote_code": False, "timeout_seconds": 900,
     }  # fmt: skip
+    assert job["fitness"] == {
+        "trust_remote_code": False, "chat_template": None, "tools": False, "timeout_seconds": 900,
+    }  # fmt: skip
     assert (job["drain_seconds"], job["enable"], job["ask_parser"]) == (120, True, True)
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "expected"),
+    [
+        ({}, {}, {"chat_template": None, "tools": False, "trust_remote_code": False}),
+        (
+            {"accept": ["code"]},
+            {
+                "chat-template": "/srv/chat.jinja",
+                "enable-auto-tool-choice": True,
+                "tool-call-parser": "hermes",
+                "trust-remote-code": True,
+                "tokenizer-mode": "slow",
+            },
+            {"chat_template": "/srv/chat.jinja", "tools": True, "trust_remote_code": True},
+        ),
+        ({"fitness": "off"}, {}, None),
+        ({}, {"tokenizer-mode": "mistral"}, None),
+        ({}, {"skip-tokenizer-init": True}, None),
+        ({}, {"tokenizer": "other/model"}, None),
+    ],
+)
+def test_which_tokenizer_is_examined_and_how(
+    model: dict[str, Any], args: dict[str, Any], expected: dict[str, Any] | None
+) -> None:
+    settings = worlds.settings_with({"model": model, "engine": {"args": args}})
+    spec = engine_steps.fitness_spec(settings)
+    assert spec == (None if expected is None else {**expected, "timeout_seconds": 900})
+
+
+def test_what_is_doubtful_of_a_tokenizer_is_said_where_the_operator_looks(
+    world: PyinfraWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs_end(world, {"state": "done", "result": {"warnings": ["tokenizer: it folds case"]}})
+    assert world.run(engine_steps.go_live, plan=plan_of(engine=NEW), verification=None)
+    assert "go-live: tokenizer: it folds case" in caplog.text
 
 
 def test_what_this_run_has_pulled_is_newer_than_what_the_plan_saw(world: PyinfraWorld) -> None:

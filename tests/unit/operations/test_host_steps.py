@@ -10,6 +10,7 @@ from pyinfra.api.exceptions import PyinfraError
 from pyinfra.context import ctx_host, ctx_state
 
 from pyinfra_deploy.operations import host_steps, lease
+from pyinfra_deploy.operations.run import this_run
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.wanted import Environment
 from pyinfra_deploy.settings.secret import plain_secret
@@ -88,6 +89,7 @@ def test_an_environment_is_a_job_by_its_own_name(
         "kind": "environment",
         "id": "vllm-0.33.0-1f2e",
         "spec": {"p": 1},
+        "who": this_run().owner,
     }
 
 

@@ -9,6 +9,7 @@ import pytest
 from paramiko import SSHException
 
 from pyinfra_deploy.operations import jobs
+from pyinfra_deploy.operations.run import this_run
 from tests.fakes.pyinfra_host import ROOT, refusal
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def test_a_job_is_started_watched_and_its_result_returned(world: PyinfraWorld) -
     assert run(world, RUNNING, RUNNING, {"state": "done", "result": result}) == result
     assert world.script.commands() == ["job start", "job status", "job status", "job status"]
     job = {"kind": "pull", "id": "Qwen--Qwen3-32B--master"}
-    assert world.script.sent[0].spec == job | {"spec": {"token_file": "hub-token"}}
+    asked = {"spec": {"token_file": "hub-token"}, "who": this_run().owner}
+    assert world.script.sent[0].spec == job | asked
     assert world.script.sent[1].spec == job
 
 
@@ -145,6 +147,12 @@ def test_progress_is_printed_at_each_phase_and_every_ten_seconds(
             {"phase": "download", "done": 0, "total": 235e9, "unit": "bytes", "rate": 8e6,
              "message": "118 of 118 files"},
             "download, 0 B of 235.0 GB (0%), 8.0 MB/s, about 8 h 9 min left, 118 of 118 files",
+        ),
+        (
+            {"phase": "download", "done": 5e9, "total": 10e9, "unit": "bytes", "rate": None,
+             "files": [{"path": f"s{size}", "done": size * 1e8, "total": size * 1e9}
+                       for size in (1, 2, 3, 4, 5)] + [{"path": "empty", "done": 0, "total": 0}]},
+            "download, 5.0 GB of 10.0 GB (50%), now s5 10%, s4 10%, s3 10%, s2 10% and 2 more",
         ),
         ({"phase": "verify", "done": 900, "total": 900, "unit": "bytes", "rate": 1500},
          "verify, 900 B of 900 B (100%), 1.5 kB/s"),

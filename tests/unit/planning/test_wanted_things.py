@@ -127,6 +127,9 @@ def test_the_pull_names_the_tokens_file_and_never_the_token(
         "files_at_once": 4,
         "file_timeout_seconds": 86400,
         "stall_timeout_seconds": 900,
+        "accept": [],
+        "proxy": None,
+        "no_proxy": [],
         "token_file": "hub-token",
     }
     assert "hunter2" not in repr(job)

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from pyinfra_deploy.deploys.artefacts import units_of
-from pyinfra_deploy.planning import engine_care, gateway_plan, host_plan, nginx, wanted
+from pyinfra_deploy.planning import (
+    engine_care,
+    gateway_plan,
+    host_plan,
+    model_care,
+    nginx,
+    wanted,
+)
 from pyinfra_deploy.planning.artefacts import Artefacts
 from pyinfra_deploy.planning.host_care import started_with
 from pyinfra_deploy.planning.release import digest_of, digest_of_text
@@ -25,6 +32,8 @@ PROGRAM_DIGEST = "a" * 64
 KEYS_SERIAL = 7
 CA_SUBJECT = "Fleet prod CA"
 LOCK = "# made by hand\nvllm==0.33.0 \\\n    --hash=sha256:" + "0" * 64 + "\n"
+
+CARED_FOR = ("llm-watch@main.service", model_care.TIMER)
 
 SETTINGS: dict[str, Any] = {
     "runtime": {
@@ -189,6 +198,11 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
     for file in host_plan.managed_files(ALL, settings, artefacts):
         files[file.path] = seen_file(file)
     files |= beside_the_engine(settings, artefacts)
+    verify = model_care.configuration(settings)
+    if verify is not None:
+        timer = artefacts.units[model_care.TIMER]
+        for file in (timer, wanted.ManagedFile(model_care.CONFIGURATION, verify)):
+            files[file.path] = seen_file(file)
     snapshot = untouched()
     system = {**snapshot["os"], "nginx": "1.22.1", "nginx_openssl": "3.0.15"}
     rendered = gateway_plan.nginx_files(settings, system)
@@ -208,7 +222,7 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
             "www-data": {"uid": 33, "groups": ["llm-http", "www-data"]},
         },
         "files": files,
-        "units": {name: unit() for name in (*units_of_roles(), "llm-watch@main.service")}
+        "units": {name: unit() for name in (*units_of_roles(), *CARED_FOR)}
         | {"llm-golive@main.service": unit(active="inactive", enabled="static")},
         "sysctl": {
             "vm.max_map_count": {

@@ -249,6 +249,7 @@ def test_pyinfra_groups(repository: Repository, monkeypatch: pytest.MonkeyPatch)
             "directory": str(repository.root / "inventories/prod"),
             "root": str(repository.root),
             "host": "gpu01",
+            "sharing": 0,
         },
     }
 

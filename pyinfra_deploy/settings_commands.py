@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyinfra_deploy.operations.model_source import locked_model
 from pyinfra_deploy.settings.documentation import settings_page
 from pyinfra_deploy.settings.fleet import Fleet, load_fleet, refuse_missing
 from pyinfra_deploy.settings.problems import Problem, SettingsError
@@ -38,6 +39,7 @@ def register(commands: Any) -> None:
 def _check(arguments: argparse.Namespace) -> int:
     fleet = load_fleet(arguments.inventory)
     refuse_missing(fleet)
+    _refuse_locks(fleet)
     if arguments.secrets:
         _reveal_all(fleet)
     for warning in fleet.warnings:
@@ -48,6 +50,21 @@ def _check(arguments: argparse.Namespace) -> int:
         + (f", {warned} warning{'' if warned == 1 else 's'}." if warned else ".")
     )
     return 0
+
+
+def _refuse_locks(fleet: Fleet) -> None:
+    """A model's lock that could not be used, or is not signed as asked. Raises SettingsError."""
+    problems = []
+    for name, host in fleet.hosts.items():
+        if "gpu" not in host.groups or host.settings.model is None:
+            continue
+        locked = locked_model(host.settings.model, fleet.root)
+        if locked.problem:
+            place = str(host.settings.model.lock)
+            why = f"{locked.problem.removeprefix(f'{place}: ')}."
+            problems.append(Problem(place, None, "model.lock", name, None, why, f"{locked.fix}."))
+    if problems:
+        raise SettingsError(problems)
 
 
 def _reveal_all(fleet: Fleet) -> None:

@@ -1,0 +1,1 @@
+"""`fleet model`: locks of models, and what of them hosts have."""

@@ -1,0 +1,3 @@
+from tests.fakes.lock_world import world
+
+__all__ = ["world"]
