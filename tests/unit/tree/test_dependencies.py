@@ -41,11 +41,11 @@ PURE = {
     ),
     *("enum", "fnmatch", "fractions", "functools", "hashlib", "itertools", "json", "math"),
     *("operator", "re", "statistics", "string", "textwrap", "types", "typing"),
-    *("packaging", "pydantic", "yaml"),
+    *("ipaddress", "packaging", "pydantic", "urllib.parse", "yaml"),
 }
 # Read what ships with the code, once and the same for every host.
 READS_ITS_OWN_FILES = {
-    f"{PACKAGE}/planning/nginx.py": {"pathlib", "jinja2"},
+    f"{PACKAGE}/planning/nginx_build.py": {"pathlib", "jinja2"},
     f"{PACKAGE}/planning/tables/__init__.py": {"pathlib"},
 }
 IMPURE_CALLS = {"open", "now", "today", "utcnow", "getenv", "print", "input", "read_text",
