@@ -1,18 +1,23 @@
-# ruff: noqa: TC001 -- pydantic evaluates the annotations
 """The gateway's settings: the vhost, its certificate and limits, and how requests reach engines."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from pydantic import field_validator
+
+from pyinfra_deploy.settings.auth_section import Auth as Auth
 from pyinfra_deploy.settings.kinds import (
     AbsolutePath,
     Burst,
     HostName,
+    MailAddress,
     Origin,
     PerMinute,
     Port,
     Seconds,
+    Url,
+    refuse,
 )
 from pyinfra_deploy.settings.section import LENIENT, Section, required, setting
 
@@ -20,10 +25,12 @@ from pyinfra_deploy.settings.section import LENIENT, Section, required, setting
 class Tls(Section):
     """The gateway's certificate."""
 
-    source: Literal["own_ca", "files"] = setting(
+    source: Literal["own_ca", "files", "acme"] = setting(
         "own_ca",
         "own_ca: a certificate of the inventory's own CA (inventories/NAME/ca.crt), made and "
-        "renewed by the deploy. files: yours, which lie on the host.",
+        "renewed by the deploy. files: yours, which lie on the host. acme: of a public authority "
+        "such as Let's Encrypt, got and renewed on the host by the distribution's certbot; "
+        "server_name has to lead to the host, and http_port has to be 80. docs/nginx.md.",
         "own_ca",
     )
     certificate: AbsolutePath | None = setting(
@@ -34,6 +41,35 @@ class Tls(Section):
     key: AbsolutePath | None = setting(
         None, "With source: files, its key on the host.", "/etc/ssl/llm/key.pem"
     )
+    acme_directory: Url = setting(
+        "https://acme-v02.api.letsencrypt.org/directory",
+        "With source: acme, the authority's directory.",
+        "https://acme-staging-v02.api.letsencrypt.org/directory",
+    )
+    acme_email: MailAddress | None = setting(
+        None,
+        "With source: acme, where the authority may write to. null: it gets no address.",
+        "ops@example.com",
+    )
+    acme_terms_accepted: bool = setting(
+        False,
+        "With source: acme, that you accept the authority's terms of service; certbot is not run "
+        "without.",
+        True,
+    )
+    acme_ca_file: AbsolutePath | None = setting(
+        None,
+        "With source: acme, file on the host with the authorities that the directory's own "
+        "certificate may come from, for an ACME server of your own. null: the public ones.",
+        "/etc/ssl/certs/corporate-ca.pem",
+    )
+
+    @field_validator("acme_directory")
+    @classmethod
+    def _https(cls, value: str) -> str:
+        if not value.startswith("https://"):
+            raise refuse("must begin with https:// (RFC 8555, 6.1).")
+        return value
 
 
 class RateLimit(Section):
@@ -72,8 +108,23 @@ class Gateway(Section):
         "prompt, for an answer that is not streamed the whole of it.",
         600,
     )
-    max_body_mb: int = setting(
-        16, "Largest request, in MB; above it clients get 413.", 16, ge=1, le=1_024
+    max_body_mb: int | None = setting(
+        None,
+        "Largest request, in MB; above it clients get 413. null: 16, and more where "
+        "engine.args.max-model-len is so long that its text may need more (32 bytes for a token).",
+        16,
+        ge=1,
+        le=1_024,
+    )
+    auth: Auth = setting(Auth(), "Who decides about API keys.", {})
+    tokenize: bool = setting(
+        False, "Whether clients may use /tokenize, which shows how the model splits a text.", False
+    )
+    engine_port: Port = setting(
+        8443,
+        "Port at which a gpu host that is no gateway itself lets the inventory's gateways to its "
+        "engine, by mutual TLS under the inventory's own CA. The same on all of these hosts.",
+        8443,
     )
     create_first_key: bool = setting(
         False,
