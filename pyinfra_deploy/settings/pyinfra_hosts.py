@@ -23,6 +23,7 @@ from pyinfra_deploy.settings.fleet import (
 )
 from pyinfra_deploy.settings.interrupt import exit_as_interrupted
 from pyinfra_deploy.settings.problems import Problem, SettingsError
+from pyinfra_deploy.settings.remote_engines import remote_engines
 from pyinfra_deploy.settings.schema import Settings
 from pyinfra_deploy.settings.secret import Secret, Unprinted
 from pyinfra_deploy.settings.sudo_password import keep_sudo_password_out_of_argv
@@ -142,6 +143,7 @@ def _data(fleet: Fleet, host: FleetHost) -> dict[str, Any]:
         "root": str(fleet.root),
         "host": host.name,
         "sharing": hosts_sharing(fleet, host),
+        "engines": remote_engines(fleet, host),
     }
     return data
 

@@ -50,7 +50,7 @@ def test_other_keys_streams_go_on_and_a_wait_is_refused() -> None:
             await w.until(known)
             w.engines[0].mode = "hang"
             silent = asyncio.ensure_future(w.post(key=other))
-            await w.until(lambda: w.engines[0].active == 1)
+            await w.engines[0].arrived.wait()
             w.engines[0].mode = "normal"
             async with w.stream() as response:
                 await response.content.readany()
