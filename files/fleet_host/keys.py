@@ -45,7 +45,7 @@ def verify_key_path() -> Path:
     return layout.etc_root() / "llm" / "verify-key"
 
 
-def _reader_gid() -> int:
+def reader_gid() -> int:
     try:
         return grp.getgrnam(READER_GROUP).gr_gid
     except KeyError as error:
@@ -85,7 +85,7 @@ def push(request: dict[str, Any]) -> dict[str, Any]:
             "Merge their keys.json, raise its serial number by one ('fleet keys' does so), push.",
         )
     durable.make_directories(path.parent)
-    durable.write_json(path, document, mode=0o640, gid=_reader_gid())
+    durable.write_json(path, document, mode=0o640, gid=reader_gid())
     events.record("keys pushed", serial=serial, keys=len(entries))
     return {"changed": True, "serial": serial}
 
@@ -110,7 +110,7 @@ def _check_entry(entry: Any, position: int) -> None:
 
 def _is_private(path: Path) -> bool:
     status = path.stat()
-    return status.st_mode & 0o7777 == 0o640 and status.st_gid == _reader_gid()
+    return status.st_mode & 0o7777 == 0o640 and status.st_gid == reader_gid()
 
 
 def verify_key(_request: dict[str, Any]) -> dict[str, Any]:
@@ -139,6 +139,6 @@ def verify_key(_request: dict[str, Any]) -> dict[str, Any]:
         }
         durable.make_directories(public.parent)
         document = {"schema": FILE_SCHEMA, "serial": 0, "keys": [entry]}
-        durable.write_json(public, document, mode=0o640, gid=_reader_gid())
+        durable.write_json(public, document, mode=0o640, gid=reader_gid())
         changed = True
     return {"changed": changed, "id": VERIFY_ID, "sha256": digest}

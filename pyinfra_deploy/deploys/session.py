@@ -183,7 +183,7 @@ def snapshot_request(
         files += [model_care.TIMER_PATH, model_care.CONFIGURATION]
         files += [drop_in_path(engine), driver_install.UNIT_PATH, *host_care.files_to_read()]
     if "gateway" in groups:
-        units += [gateway_plan.GATEWAY_UNIT, "nginx.service"]
+        units += [gateway_plan.GATEWAY_UNIT, gateway_plan.GATEWAY_SOCKET, "nginx.service"]
         files += [nginx.CONFIGURATION, nginx.STOCK_SITE]
     return {
         "llm_root": settings.llm_root,

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 from pyinfra_deploy.planning import conda_plan, driver_install, model_care, wanted
 from pyinfra_deploy.planning.engine_care import UNIT_FILES, plan_engine_care
 from pyinfra_deploy.planning.engine_plan import go_live_findings, plan_engine
-from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, plan_gateway
+from pyinfra_deploy.planning.gateway_plan import (
+    CONFIGURATION_DIFFERS,
+    GATEWAY_SOCKET,
+    GATEWAY_UNIT,
+    keys_findings,
+    plan_gateway,
+)
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.model_care import plan_model_care
@@ -65,6 +71,9 @@ class HostPlan:
     gateway_environment: Environment | None = None
     gateway_name: str = ""
     gateway_activate: str = ""
+    gateway_shape: str = ""
+    gateway_text: str | None = None
+    gateway_leaves_full: bool = False
     keys: bool = False
     certificate: str = ""
     nginx: str = ""
@@ -111,7 +120,7 @@ class HostPlan:
         if self.keys:
             lines.append("push the API keys' digests")
         if self.gateway_activate:
-            lines.append(f"restart the gateway service: {self.gateway_activate}")
+            lines.append(f"bring the gateway service up to date: {self.gateway_activate}")
         if self.certificate:
             lines.append(f"issue a certificate: {self.certificate}")
         if self.nginx:
@@ -128,10 +137,23 @@ class HostPlan:
         return self.release.id_with(self.model_digest)
 
     @property
+    def gateway_at_go_live(self) -> bool:
+        """Whether the go-live also gives the gateway service its configuration, which names the
+        model and its length: before the next host is touched, and only where nothing else of the
+        service changes."""
+        return bool(
+            self.go_live
+            and self.serving
+            and self.gateway_activate == CONFIGURATION_DIFFERS
+            and not self.gateway_environment
+        )
+
+    @property
     def verified_at_go_live(self) -> bool:
         """Whether the go-live itself ends with the verification: on a host that serves, through a
         gateway that this run does not change, before the next host is touched."""
-        gateway = self.gateway_environment or self.gateway_activate or self.certificate
+        service = self.gateway_activate and not self.gateway_at_go_live
+        gateway = self.gateway_environment or service or self.certificate
         return bool(
             self.on("gateway") and self.go_live and self.serving and not (gateway or self.nginx)
         )
@@ -207,7 +229,7 @@ def plan_host(
             care = care.joined(plan_care(settings, snapshot, hardware, artefacts.units))
         plan |= {"care": care, "files": plan["files"] + care.files}
     if "gateway" in groups:
-        plan |= plan_gateway(settings, snapshot, artefacts, environments, uv, python)
+        plan |= plan_gateway(groups, settings, snapshot, artefacts, environments, uv, python)
         plan["findings"] = (*plan["findings"], *keys_findings(host, snapshot, artefacts))
     result = HostPlan(**plan)
     why = _verify_reason(result, snapshot)
@@ -273,7 +295,7 @@ def managed_files(
     root = settings.llm_root
     files = [
         wanted.ManagedFile(SYSUSERS, wanted.sysusers(groups)),
-        wanted.ManagedFile(TMPFILES, wanted.tmpfiles(root)),
+        wanted.ManagedFile(TMPFILES, wanted.tmpfiles(root, groups)),
         artefacts.units["llm-environment@.service"],
     ]
     if "gpu" in groups:
@@ -298,7 +320,7 @@ def managed_files(
         files += [bound] if bound is not None else []
         files += [artefacts.units[name] for name in (*UNIT_FILES, *model_care.UNIT_FILES)]
     if "gateway" in groups:
-        files.append(artefacts.units[GATEWAY_UNIT])
+        files += [artefacts.units[GATEWAY_UNIT], artefacts.units[GATEWAY_SOCKET]]
     return tuple(files)
 
 
@@ -389,4 +411,4 @@ def _verify_reason(plan: HostPlan, snapshot: Mapping[str, Any]) -> str:
         return "after a go-live"
     if plan.nginx or plan.certificate or plan.gateway_activate:
         return "after a change of the gateway"
-    return unverified_reason(snapshot, plan.settings.engine.name) if plan.on("gpu") else ""
+    return unverified_reason(snapshot, plan.settings.engine.name if plan.on("gpu") else None)

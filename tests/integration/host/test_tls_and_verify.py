@@ -30,7 +30,7 @@ NAME = "llm.example.com"
 @pytest.fixture(autouse=True)
 def _own_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test need not be root: the group of the socket's users is not on this machine."""
-    monkeypatch.setattr(keys, "_reader_gid", os.getgid)
+    monkeypatch.setattr(keys, "reader_gid", os.getgid)
 
 
 @pytest.fixture(scope="module")
