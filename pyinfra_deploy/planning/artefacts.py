@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyinfra_deploy.planning.model_supply import NOT_LOCKED, LockedModel
+from pyinfra_deploy.settings.mutual_tls import NOBODY, MutualTls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,3 +33,5 @@ class Artefacts:
     model: LockedModel = NOT_LOCKED
     # Whether hosts get the model from each other: it is locked, and another host has the same.
     fan_out: bool = False
+    # What the host is between hosts: a gateway with a client's certificate, an engine's door.
+    mutual_tls: MutualTls = NOBODY
