@@ -52,6 +52,10 @@ is the default then. A field that is not known is refused.
                                           # is no stream all of it
                   "between_bytes_seconds": 300},
      "usage": {"kv_cache": false},        # kv_cache_usage_percent in usage and as a header
+     "revoked_streams": "finish",         # or "end": answers of a key that is good no more end
+     "auth": null,                        # or {"url": "https://...", "ca": null,
+                                          # "connect_seconds": 2, "answer_seconds": 3}: who decides
+                                          # about keys instead of the key files (outside_auth.py)
      "stop_seconds": 120}                 # answers may go on so long after SIGTERM
 
 The unit: ExecReload=kill -HUP $MAINPID hands over to a new worker, from the environment that

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error("--socket is needed: systemd has passed no socket")
         listener = listen(given.socket)
     if os.environ.get(CONFIG_VARIABLE):
-        return Supervisor(listener, worker_command()).run()
+        return Supervisor(listener, worker_command).run()
     return _serve_keys(listener)
 
 

@@ -84,6 +84,16 @@ class Timeouts:
 
 
 @dataclass(frozen=True)
+class AuthConfig:
+    """An organisation's own auth service, which decides instead of the key files."""
+
+    url: str
+    ca: str | None
+    connect_seconds: float
+    answer_seconds: float
+
+
+@dataclass(frozen=True)
 class Config:
     backends: tuple[BackendConfig, ...]
     tiers: dict[str, Tier]
@@ -96,6 +106,8 @@ class Config:
     health: Health
     timeouts: Timeouts
     kv_cache: bool
+    revoked_streams: str
+    auth: AuthConfig | None
     stop_seconds: float
     models: frozenset[str] = field(default=frozenset())
 
@@ -138,6 +150,8 @@ def parse_config(content: bytes) -> Config:
         health=_health(top.part("health")),
         timeouts=_timeouts(top.part("timeouts")),
         kv_cache=usage.flag("kv_cache", False),
+        revoked_streams=_revoked_streams(top),
+        auth=_auth(top.part("auth")) if top.has("auth") else None,
         stop_seconds=top.positive("stop_seconds", 120),
         models=frozenset(
             name
@@ -206,6 +220,33 @@ def _socket(part: Fields, url: str) -> str | None:
         # Plain HTTP never leaves a host.
         raise ConfigError(f"{part.at('url')} must be unix:/PATH or https://HOST:PORT")
     return None
+
+
+def _revoked_streams(top: Fields) -> str:
+    found = top.text("revoked_streams", "finish")
+    if found not in ("finish", "end"):
+        raise ConfigError("revoked_streams must be finish or end")
+    return found
+
+
+def _auth(part: Fields) -> AuthConfig:
+    url = part.text("url", None)
+    try:
+        parsed = urlsplit(url)
+        fits = parsed.scheme == "https" and parsed.hostname and parsed.port != 0
+    except ValueError:
+        fits = False
+    if not fits or parsed.username is not None or parsed.fragment:
+        # Keys never leave a host in the clear.
+        raise ConfigError(f"{part.at('url')} must be an https URL without a password in it")
+    found = AuthConfig(
+        url=url,
+        ca=part.optional_text("ca"),
+        connect_seconds=part.positive("connect_seconds", 2),
+        answer_seconds=part.positive("answer_seconds", 3),
+    )
+    part.done()
+    return found
 
 
 def _tiers(top: Fields) -> dict[str, Tier]:

@@ -46,6 +46,10 @@ KV_HEADER = b"x-kv-cache-usage-percent"
 COUNT_HEADER = b"x-prompt-token-count"
 # Of English text; only for what is not counted yet.
 _BYTES_PER_TOKEN = 4
+_ENDS = {
+    "": "The answer ends here: the engine or this service stopped in the middle.",
+    "key_revoked": "The answer ends here: the API key that asked for it is no longer valid.",
+}
 # What the final usage may wait for the engine's /metrics.
 _KV_WAIT_SECONDS = 0.5
 
@@ -314,7 +318,7 @@ class Exchange:
         if not self._stream_began or not self._reader.ended_an_event():
             return
         error = {
-            "message": "The answer ends here: the engine or this service stopped in the middle.",
+            "message": _ENDS.get(code, _ENDS[""]),
             "type": "server_error",
             "param": None,
             "code": code,

@@ -50,6 +50,9 @@ _MAX_HEADER_BYTES = 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FIELDS = frozenset({"id", "name", "sha256", "created", "expires"})
 _LIMITS = frozenset({"tier", "models", "requests_per_minute", "tokens_per_minute"})
+# The host's own keys (fleet_host/keys.py), by which its deploy tries it: known here, whoever else
+# decides about keys.
+HOST_KEY_IDS = frozenset({"hostself", "hostdeny"})
 # Compared with when the id is unknown, so that the work done does not tell whether an id exists.
 _NO_DIGEST = bytes(32)
 
@@ -200,6 +203,20 @@ def bearer_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         return None
     match = _BEARER.fullmatch(values[0])
     return match["token"].decode("ascii") if match else None
+
+
+def is_hosts_own(presented: str) -> bool:
+    """Whether a presented key has the id of one of the host's own."""
+    match = _KEY.fullmatch(presented)
+    return match is not None and match["id"] in HOST_KEY_IDS
+
+
+def still_good(keys: Mapping[str, Key], key: Key, now: datetime) -> bool:
+    """Whether a key that was good when its request began would be so now."""
+    current = keys.get(key.id)
+    if current is None or current.sha256 != key.sha256:
+        return False
+    return current.expires is None or now < current.expires
 
 
 def find_key(keys: Mapping[str, Key], presented: str, now: datetime) -> Key | None:

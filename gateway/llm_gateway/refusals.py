@@ -69,6 +69,14 @@ def shown(name: str) -> str:
     return f"'{plain}'"
 
 
+def invalid_key() -> Refusal:
+    return Refusal(
+        401,
+        "invalid_api_key",
+        "A valid API key is needed: send it as Authorization: Bearer sk-...",
+    )
+
+
 def wrong_method(allow: str) -> Refusal:
     return Refusal(
         405,

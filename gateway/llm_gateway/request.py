@@ -12,10 +12,11 @@ from .asgi import ClientGoneError
 from .counting import count_prompt, surely_fits
 from .exchange import Exchange
 from .prompt_count import check_room
-from .refusals import Refusal, no_such_address, wrong_method
+from .refusals import Refusal, invalid_key, no_such_address, wrong_method
 
 if TYPE_CHECKING:
     from .asgi import Headers, Receive, Scope, Send
+    from .keys import Key
     from .service import Service
 
 # To the engine: what traces a request. Never the client's key or cookies, nor headers that steer
@@ -32,14 +33,24 @@ class Request:
         self.headers: Headers = []
         self.model = ""
         self.tier = ""
+        self.key: Key | None = None
         self.exchange: Exchange | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._revoked = False
+
+    def revoke(self) -> None:
+        """End the answer: its key is good no more."""
+        if self._task is not None and not self._revoked:
+            self._revoked = True
+            self._task.cancel()
 
     async def answer(self) -> int:
         """The status that was sent. Raises Refusal while none was, and ClientGoneError."""
         service, path = self.service, self.scope["path"]
         if self.scope["method"] != "POST":
             raise wrong_method("POST")
-        key, config, dispatcher = service.admit_key(self.scope)
+        key, config, dispatcher = await service.admit_key(self.scope)
+        self.key = key
         self.headers.append((b"x-key-id", key.id.encode()))
         self.tier = config.tier(key.tier)
         if path == admission.TOKENIZE and not config.admission.expose_tokenize:
@@ -81,10 +92,16 @@ class Request:
                 task.cancel()
 
         gone.add_done_callback(stop)
+        self._task = task
+        self.service.running.add(self)
         try:
             await self._count(exchange)
             await exchange.run()
         except asyncio.CancelledError:
+            if self._revoked:
+                task.uncancel()
+                await self._end_revoked(exchange)
+                return
             if not exchange.whole and gone.done() and not gone.cancelled():
                 task.uncancel()
                 raise ClientGoneError from None
@@ -93,9 +110,16 @@ class Request:
             await exchange.tell_in_stream("stopping")
             self.service.metrics.aborts.labels("stopping").inc()
         finally:
+            self.service.running.discard(self)
             gone.remove_done_callback(stop)
             gone.cancel()
             exchange.stop_counting()
+
+    async def _end_revoked(self, exchange: Exchange) -> None:
+        self.service.metrics.aborts.labels("key_revoked").inc()
+        if exchange.status is None:
+            raise invalid_key()
+        await exchange.tell_in_stream("key_revoked")
 
     async def _count(self, exchange: Exchange) -> None:
         """Count the prompt and charge it, or begin to. Raises Refusal (413, 429)."""

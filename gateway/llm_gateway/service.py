@@ -15,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import admission, asgi
@@ -24,10 +26,11 @@ from .app import create_app
 from .asgi import ClientGoneError
 from .dispatch import Dispatcher
 from .health import watch
-from .keys import bearer_key, find_key
+from .keys import bearer_key, find_key, is_hosts_own, still_good
 from .limits import KeyLimits
 from .metrics import CONTENT_TYPE, Metrics
-from .refusals import Refusal, no_such_address, wrong_method
+from .outside_auth import OutsideAuth
+from .refusals import Refusal, invalid_key, no_such_address, wrong_method
 from .request import Request
 from .watched import CHECK_INTERVAL_SECONDS, ConfigFile
 
@@ -56,6 +59,9 @@ class Service:
         self.dispatcher: Dispatcher | None = None
         self.stopping = False
         self.began = datetime.now(UTC)
+        # Requests that are being answered.
+        self.running: set[Request] = set()
+        self._outside = OutsideAuth()
         self._authentication = create_app(table)
         self._watchers: dict[int, asyncio.Task[None]] = {}
         self._ticker: asyncio.Task[None] | None = None
@@ -97,6 +103,7 @@ class Service:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._outside.close()
         if self.dispatcher is not None:
             await self.dispatcher.close()
 
@@ -140,6 +147,7 @@ class Service:
                     looked = time.monotonic()
                     self.look_at_config()
                     self.limits.forget(self.table.current() or {})
+                    self.end_revoked()
                     if self.dispatcher is not None:
                         self._watch_all(self.dispatcher)
                         for backend in self.dispatcher.backends.values():
@@ -167,7 +175,7 @@ class Service:
             await asgi.answer_json(send, 200 if serves else 503, document)
         else:
             try:
-                key, config, _ = self.admit_key(scope)
+                key, config, _ = await self.admit_key(scope)
                 self.limits.request(key)
                 await asgi.answer_json(
                     send, 200, _models(key, config), [(b"x-key-id", key.id.encode())]
@@ -192,6 +200,10 @@ class Service:
             "configured": self.dispatcher is not None,
             # Which process this is: after a hand-over another one answers.
             "pid": os.getpid(),
+            # The directory that this process runs from, and which text is its configuration.
+            "environment": Path(sys.prefix).resolve().name,
+            "configuration": self.config_file.digest,
+            "configuration_problem": self.config_file.problem,
             "began": self.began.isoformat(timespec="seconds"),
             "backends": {
                 name: {
@@ -207,7 +219,7 @@ class Service:
 
     # --- what is asked ---
 
-    def admit_key(self, scope: Scope) -> tuple[Key, Config, Dispatcher]:
+    async def admit_key(self, scope: Scope) -> tuple[Key, Config, Dispatcher]:
         """Whose request this is, and what is in force. Raises Refusal (401, 503)."""
         keys, config = self.table.current(), self.config_file.current
         if keys is None or config is None or self.dispatcher is None:
@@ -219,15 +231,23 @@ class Service:
                 retry_after_seconds=5,
             )
         presented = bearer_key(scope["headers"])
+        if config.auth is not None and (presented is None or not is_hosts_own(presented)):
+            return await self._outside.key_of(config.auth, scope), config, self.dispatcher
         key = find_key(keys, presented, datetime.now(UTC)) if presented is not None else None
         if key is None:
             # The same answer for every reason: it tells a guesser nothing.
-            raise Refusal(
-                401,
-                "invalid_api_key",
-                "A valid API key is needed: send it as Authorization: Bearer sk-...",
-            )
+            raise invalid_key()
         return key, config, self.dispatcher
+
+    def end_revoked(self) -> None:
+        """End the answers of keys that are good no more, where the configuration says so."""
+        keys, config = self.table.current(), self.config_file.current
+        if keys is None or config is None or config.revoked_streams != "end" or config.auth:
+            return
+        now = datetime.now(UTC)
+        for request in tuple(self.running):
+            if request.key is not None and not still_good(keys, request.key, now):
+                request.revoke()
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(self, scope, receive, send)

@@ -18,11 +18,12 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 log = logging.getLogger("llm_gateway.supervise")
 
@@ -35,10 +36,11 @@ Worker = subprocess.Popen[bytes]
 
 @dataclass
 class Supervisor:
-    """command: starts a worker; the numbers of the socket and of the ready pipe are appended."""
+    """command: what starts a worker now, and its environment; the numbers of the socket and of the
+    ready pipe are appended to it."""
 
     listener: socket.socket
-    command: Sequence[str]
+    command: Callable[[], tuple[Sequence[str], Mapping[str, str]]]
     ready_seconds: float = READY_SECONDS
     current: Worker | None = None
     leaving: list[Worker] = field(default_factory=list)
@@ -67,8 +69,10 @@ class Supervisor:
         """A worker that accepts connections, or None when it does not come up in time."""
         reading, writing = os.pipe()
         try:
+            command, environment = self.command()
             worker = subprocess.Popen(
-                [*self.command, str(self.listener.fileno()), str(writing)],
+                [*command, str(self.listener.fileno()), str(writing)],
+                env=environment,
                 pass_fds=(self.listener.fileno(), writing),
             )
         except OSError as error:
@@ -114,9 +118,21 @@ class Supervisor:
         return 0
 
 
-def worker_command() -> list[str]:
-    """sys.executable is the path through `current`: what it leads to now is what starts."""
-    return [sys.executable, "-m", "llm_gateway", "--worker"]
+def worker_command() -> tuple[list[str], dict[str, str]]:
+    """A worker of what `current` leads to now: sys.executable and PYTHONPATH are paths through it.
+
+    The links are followed here: a worker that finishes its answers after `current` has moved on
+    must not import what is left of its imports from another version.
+    """
+    executable = Path(sys.executable)
+    # Not the program itself, a link out of the environment.
+    program = executable.parent.resolve() / executable.name
+    environment = dict(os.environ)
+    if places := environment.get("PYTHONPATH"):
+        environment["PYTHONPATH"] = ":".join(
+            str(Path(place).resolve()) for place in places.split(":") if place
+        )
+    return [str(program), "-m", "llm_gateway", "--worker"], environment
 
 
 def _how(worker: Worker) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from typing import TYPE_CHECKING
@@ -39,6 +40,9 @@ class ConfigFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.current: Config | None = None
+        # SHA-256 of the text in force, and what is wrong with a newer one that is not.
+        self.digest: str | None = None
+        self.problem: str | None = None
         self._seen: Signature | str | None = None
 
     def refresh(self) -> bool:
@@ -55,8 +59,10 @@ class ConfigFile:
         try:
             config = parse_config(content)
         except ConfigError as error:
+            self.problem = str(error)
             log.error("%s: %s; %s", self.path, error, self._consequence())
             return False
+        self.digest, self.problem = hashlib.sha256(content).hexdigest(), None
         changed = config != self.current
         self.current = config
         if changed:
@@ -65,7 +71,7 @@ class ConfigFile:
 
     def _complain(self, problem: str) -> bool:
         if self._seen != problem:  # once, not twice a second
-            self._seen = problem
+            self._seen = self.problem = problem
             log.error("%s: %s; %s", self.path, problem, self._consequence())
         return False
 

@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from pyinfra_deploy.settings.certificate_contradictions import certificate_contradictions
 from pyinfra_deploy.settings.conda_contradictions import conda_contradictions
+from pyinfra_deploy.settings.gateway_contradictions import service_contradictions
 from pyinfra_deploy.settings.lock_header import python_of_lock
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def contradictions(
         yield from _model(settings.model, root)
     if settings.gateway is not None:
         yield from _gateway(settings.gateway)
+    yield from service_contradictions(settings, groups)
     yield from _gpus(settings)
     yield from _placement(settings)
     yield from _curve(settings)
@@ -108,13 +110,6 @@ def _roles(present: Container[str], groups: frozenset[str]) -> Iterator[Contradi
             ("gateway",),
             "is missing: a host of the group gateway needs a server_name.",
             "add gateway with a server_name to group_vars (see group_vars/prod.yml).",
-        )
-    if is_gateway and not is_engine:
-        yield (
-            ("gateway",),
-            "the host is in the group gateway but not in gpu, and routing across hosts is not "
-            "there yet: its Nginx would have no engine.",
-            "put it into both groups, or take it out of gateway.",
         )
 
 

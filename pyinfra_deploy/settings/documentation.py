@@ -70,6 +70,9 @@ def _section(name: str, section: type[Section], note: str) -> Iterator[str]:
         nested = section_of(info)
         if nested is not None:
             yield from _section(f"{name}.{key}", nested, "")
+        item = item_section_of(info)
+        if item is not None:
+            yield from _section(f"{name}.{key}[]", item, "")
 
 
 def _table(prefix: str, fields: dict[str, FieldInfo]) -> str:

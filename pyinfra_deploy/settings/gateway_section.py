@@ -7,12 +7,23 @@ from typing import Annotated, Literal
 from pydantic import field_validator
 
 from pyinfra_deploy.settings.auth_section import Auth as Auth
+from pyinfra_deploy.settings.gateway_service_section import (
+    Admission,
+    Affinity,
+    Count,
+    Health,
+    Queue,
+    StopSeconds,
+    Tier,
+)
 from pyinfra_deploy.settings.kinds import (
     AbsolutePath,
     Burst,
     HostName,
     MailAddress,
+    ModelName,
     Origin,
+    ParameterName,
     PerMinute,
     Port,
     Seconds,
@@ -125,6 +136,49 @@ class Gateway(Section):
         "Port at which a gpu host that is no gateway itself lets the inventory's gateways to its "
         "engine, by mutual TLS under the inventory's own CA. The same on all of these hosts.",
         8443,
+    )
+    aliases: dict[ModelName, ModelName] = setting(
+        {},
+        "Other names that clients may call a model by, each with the name that its engine serves "
+        "(engine.served_model_name, or model.id).",
+        {"gpt-4o": "Qwen/Qwen3-32B"},
+    )
+    admission: Admission = setting(Admission(), "What requests have to be.", {})
+    tiers: Annotated[tuple[Tier, ...], LENIENT] = setting(
+        (Tier(name="default"),),
+        "Classes of keys. Where requests wait, they share the engines by weight.",
+        [{"name": "interactive", "weight": 300}, {"name": "batch", "weight": 50}],
+        min_length=1,
+    )
+    default_tier: ParameterName | None = setting(
+        None, "Tier of keys that name none, or none of these. null: the first.", "interactive"
+    )
+    queue: Queue = setting(Queue(), "Requests that wait.", {"max_waiting": 256})
+    max_concurrent: Count | None = setting(
+        None,
+        "Requests at one engine at once; the others wait in the gateway, where tiers count. null: "
+        "engine.args.max-num-seqs, or 256.",
+        256,
+    )
+    affinity: Affinity = setting(Affinity(), "Which engine.", {"prefix_bytes": 2048})
+    health: Health = setting(Health(), "Engines that fail.", {"interval_seconds": 15})
+    kv_cache_usage: bool = setting(
+        False,
+        "Whether answers say how full the engine's KV cache is: kv_cache_usage_percent in usage, "
+        "and the header X-KV-Cache-Usage-Percent. false leaves answers untouched.",
+        True,
+    )
+    revoked_streams: Literal["finish", "end"] = setting(
+        "finish",
+        "What becomes of answers that run when their key is revoked. The next request is refused "
+        "in any case.",
+        "end",
+    )
+    stop_seconds: StopSeconds = setting(
+        120,
+        "How long running answers may go on when the service is stopped, as by a reboot. A deploy "
+        "hands over and cuts none.",
+        120,
     )
     create_first_key: bool = setting(
         False,

@@ -208,6 +208,9 @@ Revision = Annotated[
 ModelName = Annotated[
     str, Words("letters, digits and . _ - : / only", r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 ]
+ParameterName = Annotated[
+    str, Words("a name of letters, digits, _ and -", r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+]
 VllmVersion = Annotated[
     str,
     Words(
