@@ -59,6 +59,8 @@ COMMANDS: dict[str, str] = {
     "nginx apply": "nginx:apply",
     "tls request": "tls:request",
     "tls install": "tls:install",
+    "mtls request": "host_certificate:request",
+    "mtls install": "host_certificate:install",
     "keys push": "keys:push",
     "keys verify-key": "keys:verify_key",
     "verify": "verify:verify",

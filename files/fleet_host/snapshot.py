@@ -622,6 +622,7 @@ def gateway_section(request: dict[str, Any]) -> Json:
         "keys_serial": keys.get("serial") if isinstance(keys, dict) else None,
         "verify_key": os.path.exists(root + "/gateway/verify-key.json"),
         "certificate": guarded(lambda: certificate_state(request["certificate"])),
+        "host_certificate": guarded(lambda: certificate_state("/etc/llm-gateway/mtls/host.crt")),
         "authority": guarded(lambda: certificate_state("/etc/llm/tls/ca.crt")),
         "nginx_files": {
             path: {"written": digest, "sha256": sha256_or_none(path)}

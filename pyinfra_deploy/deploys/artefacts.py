@@ -27,6 +27,7 @@ from pyinfra_deploy.planning.wanted import (
     ManagedFile,
 )
 from pyinfra_deploy.settings import Fleet, Settings, load_fleet
+from pyinfra_deploy.settings.mutual_tls import MutualTls, common_name, from_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,6 +58,7 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
         model=model,
         fan_out=model.lock is not None and int(fleet.get("sharing") or 0) > 1,
         engines=tuple(fleet.get("engines") or ()),
+        mutual_tls=from_data(fleet),
     )
 
 
@@ -166,4 +168,28 @@ class Signer:
         """(certificate chain, CA certificate), PEM."""
         authority = ca.ensure_ca(fleet_of(self.data))
         chain = ca.sign_leaf(authority, request.encode(), [self.server_name], [])
+        return chain, authority.certificate_path.read_text()
+
+
+@dataclass(frozen=True)
+class HostSigner:
+    """Signs what a host shows to other hosts, with the inventory's CA."""
+
+    data: Mapping[str, Any]
+
+    @property
+    def identity(self) -> MutualTls:
+        return from_data(self.data)
+
+    def sign(self, request: str) -> tuple[str, str]:
+        """(certificate, CA certificate), PEM."""
+        authority = ca.ensure_ca(fleet_of(self.data))
+        identity = self.identity
+        chain = ca.sign_leaf(
+            authority,
+            request.encode(),
+            [identity.name],
+            for_client=identity.role == "gateway",
+            subject=common_name(identity.name),
+        )
         return chain, authority.certificate_path.read_text()

@@ -19,8 +19,10 @@ from pyinfra_deploy.operations.program import report_refusal, sudo_refused
 from pyinfra_deploy.operations.run import is_dead_run_of_this_machine
 from pyinfra_deploy.planning import (
     conda_plan,
+    door_plan,
     driver_install,
     engine_care,
+    engine_door,
     engine_plan,
     gateway_plan,
     host_care,
@@ -140,7 +142,7 @@ def _planned(
 def unusable_secrets(plan: HostPlan, fleet: Mapping[str, Any]) -> Iterator[Finding]:
     """Secrets that a later step of this run needs and that cannot be had: said now, not after the
     model has been pulled."""
-    if plan.certificate:
+    if plan.certificate or plan.host_certificate:
         problem = signing_problem(fleet["name"], fleet["root"])
         if problem is not None:
             yield Finding(
@@ -170,6 +172,7 @@ def snapshot_request(
     settings: Settings, groups: frozenset[str], artefacts: Artefacts
 ) -> dict[str, Any]:
     """What the snapshot has to look at on this host."""
+    groups = door_plan.with_door(groups, artefacts)
     files = [file.path for file in host_plan.managed_files(groups, settings, artefacts)]
     units = []
     if "gpu" in groups:
@@ -183,8 +186,10 @@ def snapshot_request(
         files += [model_care.TIMER_PATH, model_care.CONFIGURATION]
         files += [drop_in_path(engine), driver_install.UNIT_PATH, *host_care.files_to_read()]
     if "gateway" in groups:
-        units += [gateway_plan.GATEWAY_UNIT, gateway_plan.GATEWAY_SOCKET, "nginx.service"]
-        files += [nginx.CONFIGURATION, nginx.STOCK_SITE]
+        units += [gateway_plan.GATEWAY_UNIT, gateway_plan.GATEWAY_SOCKET]
+    if {"gateway", wanted.DOOR} & groups:
+        units += ["nginx.service"]
+        files += [nginx.CONFIGURATION, engine_door.CONFIGURATION, nginx.STOCK_SITE]
     return {
         "llm_root": settings.llm_root,
         "packages": wanted.packages(groups, settings, {"os": {}}),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning.model_supply import NOT_LOCKED, LockedModel
+from pyinfra_deploy.settings.mutual_tls import NOBODY, MutualTls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,3 +35,5 @@ class Artefacts:
     fan_out: bool = False
     # Of other hosts, behind this gateway: settings/remote_engines.py.
     engines: tuple[Mapping[str, Any], ...] = ()
+    # What the host is between hosts: a gateway with a client's certificate, an engine's door.
+    mutual_tls: MutualTls = NOBODY

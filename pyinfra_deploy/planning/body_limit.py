@@ -21,6 +21,11 @@ def max_body_mb(settings: Settings) -> int:
     assert settings.gateway is not None
     if settings.gateway.max_body_mb is not None:
         return settings.gateway.max_body_mb
+    return body_mb_of_length(settings)
+
+
+def body_mb_of_length(settings: Settings) -> int:
+    """The same where no setting says it; a host without engine.args knows of no length."""
     length = settings.engine.args.get("max-model-len")
     if not isinstance(length, int) or isinstance(length, bool):
         return LEAST_MB

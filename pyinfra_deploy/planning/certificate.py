@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyinfra_deploy.settings.schema import Settings
 
@@ -31,12 +31,20 @@ def certificate_reason(
     assert settings.gateway is not None
     if settings.gateway.tls.source != "own_ca":
         return ""
+    return own_certificate_reason([settings.gateway.server_name], seen, ca_subject, now)
+
+
+def own_certificate_reason(
+    names: Sequence[str], seen: Mapping[str, Any] | None, ca_subject: str | None, now: datetime
+) -> str:
+    """Why a certificate of the inventory's CA for these names is needed, empty when it is there."""
     if not seen:
         return "there is none yet"
     if "error" in seen:
         return f"the present one cannot be read ({seen['error']})"
-    if settings.gateway.server_name not in seen.get("sans", []):
-        return f"the present one is not for {settings.gateway.server_name}"
+    missing = [name for name in names if name not in seen.get("sans", [])]
+    if missing:
+        return f"the present one is not for {', '.join(missing)}"
     if ca_subject is not None and seen.get("issuer") != ca_subject:
         return "the present one is not from this inventory's CA"
     not_after = parse_openssl_time(str(seen["not_after"]))

@@ -11,7 +11,7 @@ from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.release import digest_of, digest_of_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyinfra_deploy.planning.artefacts import Artefacts
     from pyinfra_deploy.planning.nginx_build import NginxFiles
@@ -58,7 +58,7 @@ def plan_gateway(
         "certificate": certificate_reason(
             settings, gateway.get("certificate"), artefacts.ca_subject, artefacts.now
         ),
-        "nginx": _nginx_reason(settings, snapshot, units.get("nginx.service") or {}),
+        "nginx": nginx_reason(lambda system: nginx_files(settings, system), snapshot),
     }
 
 
@@ -100,11 +100,16 @@ def _activate_reason(
     return ""
 
 
-def _nginx_reason(settings: Settings, snapshot: Mapping[str, Any], unit: Mapping[str, Any]) -> str:
+def nginx_reason(
+    render: Callable[[Mapping[str, Any]], NginxFiles], snapshot: Mapping[str, Any]
+) -> str:
+    """Why Nginx has to be given its configuration, empty when it runs with it. render: makes it,
+    from the snapshot's section `os`."""
     system = snapshot.get("os") or {}
+    unit = (snapshot.get("units") or {}).get("nginx.service") or {}
     if not system.get("nginx"):
         return "Nginx is not installed yet"
-    rendered = nginx_files(settings, system)
+    rendered = render(system)
     found = snapshot.get("files") or {}
     for path, text in rendered.files.items():
         seen = found.get(path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy.planning import conda_plan, driver_install, model_care, wanted
+from pyinfra_deploy.planning import door_plan, driver_install, model_care, wanted
+from pyinfra_deploy.planning.conda_ground import plan_conda_ground
 from pyinfra_deploy.planning.engine_care import UNIT_FILES, plan_engine_care
 from pyinfra_deploy.planning.engine_plan import go_live_findings, plan_engine
 from pyinfra_deploy.planning.gateway_plan import (
@@ -77,6 +78,8 @@ class HostPlan:
     keys: bool = False
     certificate: str = ""
     nginx: str = ""
+    host_certificate: str = ""
+    door: str = ""
     verify: str = ""
     generation: int = 0
     lease: Mapping[str, Any] | None = None
@@ -123,8 +126,12 @@ class HostPlan:
             lines.append(f"bring the gateway service up to date: {self.gateway_activate}")
         if self.certificate:
             lines.append(f"issue a certificate: {self.certificate}")
+        if self.host_certificate:
+            lines.append(f"issue a certificate for other hosts: {self.host_certificate}")
         if self.nginx:
             lines.append(f"apply Nginx's configuration: {self.nginx}")
+        if self.door:
+            lines.append(f"apply the engine's door: {self.door}")
         if self.verify:
             lines.append(f"verify through HTTPS: {self.verify}")
         return lines
@@ -179,12 +186,14 @@ def plan_host(
     hardware: as read; without it nothing is decided about fans and the driver. driver: what this
     run installs instead of everything else.
     """
+    groups = door_plan.with_door(groups, artefacts)
     if settings.runtime is None or settings.runtime.device != "cuda":
         placement = None
     settings = with_python(settings, artefacts.runtime_lock, artefacts.conda_lock, snapshot)
     findings = preflight(host, groups, settings, snapshot)
     if "gpu" in groups:
         findings = (*findings, *lock_findings(host, settings, artefacts.model))
+    findings = (*findings, *door_plan.door_findings(host, snapshot, artefacts))
     if any(finding.severity == "refuse" for finding in findings):
         return HostPlan(host=host, groups=groups, settings=settings, findings=findings)
     taken = overtaking_findings(host, groups, settings, snapshot, artefacts.ca_subject)
@@ -217,7 +226,7 @@ def plan_host(
         plan |= plan_engine(settings, snapshot, artefacts, environments, uv, placement)
         if driver is not None:
             return HostPlan(**_before_the_driver(plan, driver, snapshot, artefacts))
-        plan |= _plan_conda(host, settings, snapshot, plan)
+        plan |= plan_conda_ground(host, settings, snapshot, plan)
         room = room_findings(host, settings.llm_root, snapshot, plan["runtime"])
         running = go_live_findings(host, settings, snapshot, plan)
         plan["findings"] = (*plan["findings"], *room, *running)
@@ -231,6 +240,7 @@ def plan_host(
     if "gateway" in groups:
         plan |= plan_gateway(groups, settings, snapshot, artefacts, environments, uv, python)
         plan["findings"] = (*plan["findings"], *keys_findings(host, snapshot, artefacts))
+    plan |= door_plan.plan_door(groups, settings, snapshot, artefacts)
     result = HostPlan(**plan)
     why = _verify_reason(result, snapshot)
     return HostPlan(**(plan | {"verify": why})) if why else result
@@ -264,24 +274,6 @@ def _before_the_driver(
         "packages": tuple(name for name in plan["packages"] if name == "python3"),
         "files": (*ground, *unit),
         "driver": driver.with_live(live or {}, settings.served_model_name),
-    }
-
-
-def _plan_conda(
-    host: str, settings: Settings, snapshot: Mapping[str, Any], plan: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What an environment of conda's needs before it is built; nothing for one that is there."""
-    if plan["runtime"] is None:
-        return {}
-    facts = snapshot.get(conda_plan.SECTION)
-    findings = conda_plan.conda_findings(host, settings, facts)
-    miniforge = wanted.miniforge_environment(settings)
-    environments = snapshot.get("environments") or {}
-    install = miniforge is not None and wanted.missing(miniforge, environments)
-    return {
-        "findings": (*plan["findings"], *findings),
-        "tools": (*plan["tools"], *([miniforge] if install else [])),
-        "conda_terms": conda_plan.terms_in_words(settings, facts),
     }
 
 
@@ -382,7 +374,9 @@ def service_users(groups: frozenset[str]) -> tuple[str, ...]:
     """Users whose existence and groups are checked."""
     users = [wanted.ENGINE_USER, wanted.BUILD_USER]
     if "gateway" in groups:
-        users += [wanted.GATEWAY_USER, wanted.NGINX_USER]
+        users.append(wanted.GATEWAY_USER)
+    if {"gateway", wanted.DOOR} & groups:
+        users.append(wanted.NGINX_USER)
     return tuple(users)
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 CONFIGURATION = "/etc/nginx/conf.d/llm-gateway.conf"
+# Of a host that was an engine's alone (engine_door.py).
+DOOR_CONFIGURATION = "/etc/nginx/conf.d/llm-engine-door.conf"
 # While it exists the gateway host takes no new requests; no engine can have this name.
 GATEWAY_DRAIN_FLAG = "/run/llm/drain/_gateway"
 SERVICE_SOCKET = "/run/llm-gateway/http.sock"
@@ -183,7 +185,7 @@ def render(settings: GatewaySettings, host: NginxHost) -> NginxFiles:
         "session_cache": "llm_tls",
     }
     text = fill_in("llm-gateway.conf.j2", values)
-    return NginxFiles(files={CONFIGURATION: text}, remove=(STOCK_SITE,))
+    return NginxFiles(files={CONFIGURATION: text}, remove=(DOOR_CONFIGURATION, STOCK_SITE))
 
 
 def _auth_service(auth: AuthService, host: NginxHost) -> Mapping[str, Any] | None:

@@ -29,6 +29,8 @@ ENGINE_USER = "llm"
 BUILD_USER = "llm-build"
 GATEWAY_USER = "llm-gateway"
 SOCKET_GROUP = "llm-http"
+# Beside a host's groups: other hosts' gateways come to its engine. No group can have this name.
+DOOR = "engine door"
 # Debian's and Ubuntu's nginx package runs its workers as this user.
 NGINX_USER = "www-data"
 
@@ -102,7 +104,7 @@ def packages(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, 
             wanted.add("numactl")
     if "gpu" in groups and settings.gpu_cooling == "bmc":
         wanted.add("ipmitool")
-    if "gateway" in groups:
+    if {"gateway", DOOR} & groups:
         wanted |= {"nginx", "openssl"}
     return sorted(wanted)
 
@@ -128,8 +130,9 @@ def sysusers(groups: frozenset[str]) -> str:
         lines += [
             f'u {GATEWAY_USER} - "LLM gateway" /nonexistent',
             f"m {GATEWAY_USER} {SOCKET_GROUP}",
-            f"m {NGINX_USER} {SOCKET_GROUP}",
         ]
+    if {"gateway", DOOR} & groups:
+        lines.append(f"m {NGINX_USER} {SOCKET_GROUP}")
     if "gpu" in groups:
         # /dev/nvidia* belong to these groups on some distributions.
         lines += [f"m {ENGINE_USER} video", f"m {ENGINE_USER} render"]

@@ -18,6 +18,7 @@ from pyinfra_deploy.settings.connection_doubts import (
 )
 from pyinfra_deploy.settings.contradictions import contradictions
 from pyinfra_deploy.settings.inventory_file import Inventory, Located, read_inventory
+from pyinfra_deploy.settings.mutual_tls import differing_ports
 from pyinfra_deploy.settings.problems import Problem, SettingsError, gather
 from pyinfra_deploy.settings.remote_engines import engines_without_gateway, gateway_problems
 from pyinfra_deploy.settings.validation import OURS, Outcome, problem_at, validate
@@ -82,6 +83,7 @@ def load_fleet(inventory: Path | str, root: Path | None = None) -> Fleet:
     problems = [*_membership(read, name), *shared_storage_addresses(merged)]
     missing: list[Problem] = []
     hosts = _check_hosts(read, merged, root, problems, warnings, missing)
+    problems += differing_ports(hosts)
     if problems:
         raise SettingsError(problems)
     groups = {group: read.members(group) for group in read.groups}

@@ -28,6 +28,12 @@ def gateway_host(name: str, address: str, **gateway: Any) -> Any:
     )
 
 
+def fleet_at(directory: Path, name: str) -> Fleet:
+    """A fleet of one gateway whose CA's key lies there in plain text."""
+    host = gateway_host("gw1", "10.1.2.3", plaintext_ca_key=True)
+    return Fleet(name, directory, directory, {host.name: host}, {"gateway": [host.name]})
+
+
 @pytest.fixture(autouse=True)
 def no_vault_password(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("VAULT_PASSWORD_FILE", "VAULT_IDENTITY_LIST", "CONFIG"):

@@ -113,6 +113,10 @@ class StubEngine:
         if path == "/ready":
             document = {"ready": not self.draining, "draining": self.draining}
             return await self._json(writer, 503 if self.draining else 200, document)
+        if path == "/health":
+            return await self._answer(writer, 200, b"", "text/plain")
+        if body is None:
+            return await self._json(writer, 404, {"detail": "Not Found"})
         if path == "/tokenize":
             return await self._tokenize(writer, body)
         return await self._generate(reader, writer, path, body)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyinfra_deploy.planning.nginx import CONFIGURATION, NginxHost, render
+from pyinfra_deploy.planning.nginx import CONFIGURATION, DOOR_CONFIGURATION, NginxHost, render
 from pyinfra_deploy.planning.nginx_build import (
     STOCK_SITE,
     NginxInputError,
@@ -37,7 +37,7 @@ def text(host: NginxHost = HOST, **settings: Any) -> str:
 def test_what_is_written_and_removed() -> None:
     result = render(gateway_settings(), HOST)
     assert list(result.files) == [CONFIGURATION]
-    assert result.remove == (STOCK_SITE,)
+    assert result.remove == (DOOR_CONFIGURATION, STOCK_SITE)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_nginx_is_configured_for_the_version_that_is_there_by_now(
     text = spec["files"][nginx.CONFIGURATION]
     assert ("ssl http2 default_server" in text) is parameter
     assert "[::]" not in text
-    assert spec["remove"] == [nginx.STOCK_SITE]
+    assert spec["remove"] == [nginx.DOOR_CONFIGURATION, nginx.STOCK_SITE]
     assert spec["probe"]["port"] == 8443
     assert spec["probe"]["server_name"] == "llm.example.com"
     # A new certificate has the same name: Nginx reads it only when it is told to.

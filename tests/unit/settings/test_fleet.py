@@ -9,6 +9,7 @@ import click
 import pytest
 
 from pyinfra_deploy.settings import Fleet, SettingsError, load_fleet
+from pyinfra_deploy.settings.mutual_tls import NOBODY, as_data
 from pyinfra_deploy.settings.pyinfra_hosts import pyinfra_groups, pyinfra_inventory
 
 if TYPE_CHECKING:
@@ -254,6 +255,7 @@ def test_pyinfra_groups(repository: Repository, monkeypatch: pytest.MonkeyPatch)
             "root": str(repository.root),
             "host": "gpu01",
             "sharing": 0,
+            "mutual_tls": as_data(NOBODY),
             "engines": [],
         },
     }
