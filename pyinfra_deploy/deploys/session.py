@@ -197,7 +197,7 @@ def snapshot_request(
         "units": units,
         "engines": [settings.engine.name] if "gpu" in groups else [],
         "driver": list(driver_install.packages_to_ask_for(settings)) if "gpu" in groups else [],
-        "users": list(host_plan.service_users(groups)),
+        "users": list(wanted.service_users(groups)),
     }
 
 

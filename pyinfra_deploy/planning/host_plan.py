@@ -340,19 +340,13 @@ def _changed_files(
     files: tuple[ManagedFile, ...], snapshot: Mapping[str, Any]
 ) -> tuple[ManagedFile, ...]:
     found = snapshot.get("files") or {}
-    return tuple(file for file in files if not _same_file(file, found.get(file.path)))
-
-
-def _same_file(file: ManagedFile, seen: Mapping[str, Any] | None) -> bool:
-    return bool(seen) and seen is not None and (
-        seen.get("sha256"), seen.get("mode"), seen.get("owner"), seen.get("group")
-    ) == (file.sha256, file.mode, file.owner, file.group)  # fmt: skip
+    return tuple(file for file in files if not file.is_as(found.get(file.path) or {}))
 
 
 def _base_changes(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, Any]) -> bool:
     """Whether a user, a membership or a directory is missing or differs."""
     users = snapshot.get("users") or {}
-    for name in service_users(groups):
+    for name in wanted.service_users(groups):
         seen = users.get(name)
         if not seen:
             return True
@@ -368,16 +362,6 @@ def _base_changes(groups: frozenset[str], settings: Settings, snapshot: Mapping[
         ):
             return True
     return False
-
-
-def service_users(groups: frozenset[str]) -> tuple[str, ...]:
-    """Users whose existence and groups are checked."""
-    users = [wanted.ENGINE_USER, wanted.BUILD_USER]
-    if "gateway" in groups:
-        users.append(wanted.GATEWAY_USER)
-    if {"gateway", wanted.DOOR} & groups:
-        users.append(wanted.NGINX_USER)
-    return tuple(users)
 
 
 def _missing_tools(

@@ -139,6 +139,16 @@ def sysusers(groups: frozenset[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def service_users(groups: frozenset[str]) -> tuple[str, ...]:
+    """Users whose existence and groups are checked."""
+    users = [ENGINE_USER, BUILD_USER]
+    if "gateway" in groups:
+        users.append(GATEWAY_USER)
+    if {"gateway", DOOR} & groups:
+        users.append(NGINX_USER)
+    return tuple(users)
+
+
 def directories(root: str) -> dict[str, tuple[str, str, str]]:
     """Path -> (mode, owner, group) of every directory that must exist."""
     build = ("0755", BUILD_USER, BUILD_USER)

@@ -82,7 +82,7 @@ def artefacts_with(settings: Settings, **change: Any) -> Artefacts:
 
 def untouched(groups: frozenset[str] = ALL) -> dict[str, Any]:
     """A fresh Debian 12 with nothing of ours on it."""
-    users: dict[str, Any] = dict.fromkeys(host_plan.service_users(groups))
+    users: dict[str, Any] = dict.fromkeys(wanted.service_users(groups))
     units = {
         name: unit(active="inactive", enabled="", load="not-found") for name in units_of_roles()
     }
