@@ -38,6 +38,7 @@ from pyinfra_deploy.planning.start_figures import recorded_start
 from pyinfra_deploy.planning.upgrade import upgrade_findings
 from pyinfra_deploy.settings.fleet import hosts_sharing, load_fleet
 from pyinfra_deploy.settings.mutual_tls import as_data, mutual_tls_of
+from pyinfra_deploy.settings.remote_engines import remote_engines
 from pyinfra_deploy.shares import in_shares
 
 if TYPE_CHECKING:
@@ -212,6 +213,7 @@ def _host_plan(
 ) -> HostPlan:
     more = {
         "sharing": hosts_sharing(fleet, host),
+        "engines": remote_engines(fleet, host),
         "mutual_tls": as_data(mutual_tls_of(fleet, host)),
     }
     artefacts = artefacts_for(_data(fleet) | more, host.settings)

@@ -77,6 +77,8 @@ COMMANDS: dict[str, str] = {
     "credential write": "host:write_credential",
     "gateway activate": "gateway:activate",
     "gateway started": "gateway:started",
+    "gateway stopping": "gateway_drain:stopping",
+    "gateway undrain": "gateway_drain:undrain",
 }
 
 # Commands whose request comes as words, because systemd starts them: words -> keys of the request.
@@ -91,6 +93,8 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
     "proof run": ("engine",),
     "watch run": ("engine",),
     "gateway started": (),
+    "gateway stopping": (),
+    "gateway undrain": (),
     "fans run": (),
     "fans restore": (),
     "chassis-fans apply": (),
@@ -99,7 +103,8 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
 
 # Steps of units that serve: their answer is in a file, and in the journal it would push out the
 # lines that an error shows.
-QUIET = ("engine started", "engine undrain", "gateway started", "fans run", "fans restore",
+QUIET = ("engine started", "engine undrain", "gateway started", "gateway stopping",
+         "gateway undrain", "fans run", "fans restore",
          "job record", "fan-out closed")  # fmt: skip
 
 

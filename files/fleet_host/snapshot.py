@@ -631,7 +631,10 @@ def gateway_section(request: dict[str, Any]) -> Json:
         # Of the files that Nginx was last seen to load; "" while a change is under way or was cut
         # off, None where none was ever applied.
         "nginx_loaded": (nginx.get("loaded") or "") if nginx else None,
+        # Of gateway.mode direct, and of full.
         "socket": os.path.exists("/run/llm-gateway/auth.sock"),
+        "service_socket": os.path.exists("/run/llm-gateway/http.sock"),
+        "configuration": sha256_or_none(root + "/gateway/config.json"),
     }
 
 

@@ -271,7 +271,7 @@ def _admission(part: Fields) -> Admission:
         tokenize_seconds=part.positive("tokenize_seconds", 5),
         expose_tokenize=part.flag("expose_tokenize", False),
         allowed_parameters=None if allowed is None else frozenset(allowed),
-        maxima={name: maxima.positive(name, None) for name in part.names("maxima", ())},
+        maxima={name: maxima.at_least(name, None, 0) for name in part.names("maxima", ())},
     )
     part.done()
     return found

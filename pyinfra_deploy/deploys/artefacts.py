@@ -16,6 +16,7 @@ from pyinfra_deploy.keys.errors import KeysError
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.model_source import locked_model
 from pyinfra_deploy.planning.artefacts import Artefacts
+from pyinfra_deploy.planning.gateway_config import shape_of
 from pyinfra_deploy.planning.model_supply import NOT_LOCKED
 from pyinfra_deploy.planning.wanted import (
     BUILD_USER,
@@ -29,7 +30,7 @@ from pyinfra_deploy.settings import Fleet, Settings, load_fleet
 from pyinfra_deploy.settings.mutual_tls import MutualTls, common_name, from_data
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 UNIT_TEMPLATES = packing.ROOT / "templates" / "units"
 UV_LOCK = "locks/tools/uv.txt"
@@ -44,7 +45,7 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
     model = locked_model(settings.model, root) if settings.model else NOT_LOCKED
     return Artefacts(
         program_digest=packing.host_program_digest(),
-        units=units_of(settings),
+        units=units_of(settings, tuple(fleet.get("engines") or ())),
         uv_lock=packing.lock_text(UV_LOCK),
         modelscope_lock=packing.lock_text(MODELSCOPE_LOCK),
         gateway_lock=packing.lock_text(GATEWAY_LOCK),
@@ -56,15 +57,20 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
         conda_lock=packing.lock_text(conda.lock, root) if conda else "",
         model=model,
         fan_out=model.lock is not None and int(fleet.get("sharing") or 0) > 1,
+        engines=tuple(fleet.get("engines") or ()),
         mutual_tls=from_data(fleet),
     )
 
 
-def units_of(settings: Settings) -> dict[str, ManagedFile]:
-    """Every unit of ours as these settings render it, by the unit's name."""
+def units_of(settings: Settings, engines: Sequence[Any] = ()) -> dict[str, ManagedFile]:
+    """Every unit of ours as these settings render it, by the unit's name. engines: of other hosts
+    behind this gateway (settings/remote_engines.py)."""
     device = settings.runtime.device if settings.runtime else "cpu"
+    gateway = settings.gateway
     return _rendered_units(
         settings.llm_root, device, settings.gpu_host.open_files, settings.engine.drain_seconds,
+        settings.engine.name, shape_of(settings, engines) if gateway else "full",
+        gateway.stop_seconds if gateway else 0,
     )  # fmt: skip
 
 
@@ -74,6 +80,9 @@ def _rendered_units(
     device: str,
     open_files: int,
     drain_seconds: int,
+    engine_name: str,
+    gateway_shape: str,
+    gateway_stop_seconds: int,
 ) -> dict[str, ManagedFile]:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(UNIT_TEMPLATES),
@@ -91,6 +100,9 @@ def _rendered_units(
             device=device,
             open_files=open_files,
             drain_seconds=drain_seconds,
+            engine_name=engine_name,
+            gateway_shape=gateway_shape,
+            gateway_stop_seconds=gateway_stop_seconds,
             users={"build": BUILD_USER},
             hub_token_file=f"/etc/llm/credentials/{TOKEN_CREDENTIAL}",
             engine_user=ENGINE_USER,

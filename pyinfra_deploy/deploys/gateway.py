@@ -32,14 +32,8 @@ def gateway(plan: HostPlan) -> None:
             document=lambda: keys_document(fleet),
             llm_root=root,
         )
-    if plan.gateway_activate:
-        host_steps.call_program(
-            name="Start the gateway service",
-            step="gateway service",
-            command="gateway activate",
-            spec={"environment": plan.gateway_name, "unit": "llm-gateway.service"},
-            llm_root=root,
-        )
+    if not plan.gateway_leaves_full:
+        _activate(plan)
     if plan.certificate:
         gateway_steps.issue_certificate(
             name="Issue the certificate",
@@ -48,3 +42,12 @@ def gateway(plan: HostPlan) -> None:
         )
     if plan.nginx or plan.certificate:
         gateway_steps.apply_nginx(name="Apply Nginx's configuration", plan=plan)
+    if plan.gateway_leaves_full:
+        # Nginx goes to the engine by itself from now on: the service's last answers end in peace.
+        _activate(plan)
+
+
+def _activate(plan: HostPlan) -> None:
+    if not plan.gateway_activate or plan.gateway_at_go_live:
+        return
+    gateway_steps.activate_service(name="Bring the gateway service up to date", plan=plan)

@@ -186,7 +186,7 @@ def snapshot_request(
         files += [model_care.TIMER_PATH, model_care.CONFIGURATION]
         files += [drop_in_path(engine), driver_install.UNIT_PATH, *host_care.files_to_read()]
     if "gateway" in groups:
-        units += [gateway_plan.GATEWAY_UNIT]
+        units += [gateway_plan.GATEWAY_UNIT, gateway_plan.GATEWAY_SOCKET]
     if {"gateway", wanted.DOOR} & groups:
         units += ["nginx.service"]
         files += [nginx.CONFIGURATION, engine_door.CONFIGURATION, nginx.STOCK_SITE]
@@ -197,7 +197,7 @@ def snapshot_request(
         "units": units,
         "engines": [settings.engine.name] if "gpu" in groups else [],
         "driver": list(driver_install.packages_to_ask_for(settings)) if "gpu" in groups else [],
-        "users": list(host_plan.service_users(groups)),
+        "users": list(wanted.service_users(groups)),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from pyinfra.api import deploy
@@ -27,13 +28,21 @@ def verification_for(plan: HostPlan) -> dict[str, Any]:
     """The input of the host program's `verify`."""
     settings = plan.settings
     assert settings.gateway is not None
-    assert settings.model is not None
+    service = json.loads(plan.gateway_text) if plan.gateway_text else None
     limits = settings.gateway.rate_limit
     return {
         "https_port": settings.gateway.https_port,
         "http_port": settings.gateway.http_port,
         "server_name": settings.gateway.server_name,
-        "model": settings.served_model_name,
+        # A gateway in front of other hosts may have no model of its own.
+        "model": service["backends"][0]["models"][0] if service else settings.served_model_name,
         "engine": settings.engine.name if plan.on("gpu") else None,
         "burst": {"requests": min(limits.ip_burst, limits.key_burst) + 40},
+        "full": None
+        if service is None
+        else {
+            "cors_origin": next(iter(settings.gateway.cors_origins), None),
+            "counts_tokens": service["admission"]["count_tokens"],
+            "max_body_bytes": service["admission"]["max_body_bytes"],
+        },
     }

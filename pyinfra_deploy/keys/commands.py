@@ -64,6 +64,12 @@ def _add_keys(commands: Any) -> None:
     listing.add_argument("--json", action="store_true", help="for programs")
     listing.set_defaults(run=_reported(_list))
 
+    show = actions.add_parser("show", help="all that is known of one key; never the key itself")
+    show.add_argument("inventory", help=_INVENTORY)
+    show.add_argument("key", help="its id or its name, as `fleet keys list` prints them")
+    show.add_argument("--json", action="store_true", help="for programs")
+    show.set_defaults(run=_reported(_show_one))
+
     revoke = actions.add_parser("revoke", help="withdraw a key on all gateway hosts")
     revoke.add_argument("inventory", help=_INVENTORY)
     revoke.add_argument("key", help="its id or its name, as `fleet keys list` prints them")
@@ -131,6 +137,8 @@ def _create(arguments: argparse.Namespace) -> int:
         tokens_per_minute=arguments.tokens_per_minute,
     )
     created = keyfile.create(path, arguments.name, expires, out=arguments.out, limits=limits)
+    if arguments.tier and (tier := _tier(fleet, created.record)) != arguments.tier:
+        _say(f"Its tier is {tier}.")
     until = f", until {created.record.expires}" if created.record.expires else ""
     _say(f"Created key {created.record.id} ({created.record.name}){until}.")
     _show(created, arguments.out)
@@ -157,6 +165,48 @@ def _list(arguments: argparse.Namespace) -> int:
             end = f"{'EXPIRED' if over else 'expires'} {key.expires}"
         print(f"{key.id}  created {key.created}  {end}  {key.name}{_limits(key)}")
     return 0
+
+
+def _show_one(arguments: argparse.Namespace) -> int:
+    fleet = load_fleet(arguments.inventory)
+    path = keyfile.keys_path(fleet)
+    key = keyfile.find(path, arguments.key)
+    if arguments.json:
+        print(json.dumps(keyfile.to_entry(key)))
+        return 0
+    over = key.expires is not None and (
+        keyfile.parse_time(key.expires, "expires") <= datetime.now(UTC)
+    )
+    told = {
+        "id": f"{key.id}  (key_id in the access log; the key begins with sk-{key.id})",
+        "name": key.name,
+        "created": key.created,
+        "expires": f"{key.expires or 'never'}{'  EXPIRED' if over else ''}",
+        "tier": _tier(fleet, key),
+        "models": ", ".join(key.models) if key.models else "all",
+        "requests": f"{key.requests_per_minute or 'no limit'} per minute, at each gateway",
+        "tokens": f"{key.tokens_per_minute or 'no limit'} per minute, at each gateway",
+        "sha256": key.sha256,
+    }
+    for name, value in told.items():
+        print(f"{name + ':':<10}{value}")
+    return 0
+
+
+def _tier(fleet: Fleet, key: keyfile.KeyRecord) -> str:
+    """Which tier is in force for a key, as the gateways' settings have it now."""
+    full = [
+        host.settings.gateway
+        for host in fleet.hosts.values()
+        if host.settings.gateway is not None and host.settings.gateway.mode == "full"
+    ]
+    if not full:
+        return f"{key.tier or 'none'} (heeded in gateway.mode full alone)"
+    if key.tier is not None and all(key.tier in (t.name for t in one.tiers) for one in full):
+        return key.tier
+    default = ", ".join(sorted({one.default_tier or one.tiers[0].name for one in full}))
+    lacking = f"; gateway.tiers has no {key.tier}" if key.tier else ""
+    return f"{default} (the default{lacking})"
 
 
 def _limits(key: keyfile.KeyRecord) -> str:

@@ -146,6 +146,11 @@ def create(
     return created
 
 
+def find(path: Path, id_or_name: str) -> KeyRecord:
+    """One key of keys.json. Raises KeysError when there is no such key."""
+    return _find(path, read(path), id_or_name, "show")
+
+
 def revoke(path: Path, id_or_name: str) -> KeyRecord:
     """Take a key out of keys.json. Raises KeysError when there is no such key."""
     with locked(path.parent):

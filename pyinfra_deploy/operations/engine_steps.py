@@ -10,6 +10,7 @@ from pyinfra.api import operation
 from pyinfra_deploy.operations import fan_out, gate
 from pyinfra_deploy.operations.argument_steps import arguments_reviewed
 from pyinfra_deploy.operations.calling import answer_of, lease_renewal, on_host
+from pyinfra_deploy.operations.gateway_steps import activated
 from pyinfra_deploy.operations.jobs import run_job
 from pyinfra_deploy.operations.run import this_run
 from pyinfra_deploy.operations.service_checks import verified
@@ -95,6 +96,8 @@ def go_live(plan: HostPlan, verification: Mapping[str, Any] | None) -> Commands:
             host.log_styled(text, fg="red", log_func=logger.error)
             return False
         ok = _stage_and_switch(state, host, plan)
+        if ok and plan.gateway_at_go_live:
+            ok = activated(state, host, plan)
         if ok and verification is not None:
             ok = verified(state, host, plan, verification)
         if not ok:

@@ -9,7 +9,7 @@ from pyinfra.api import operation
 
 from pyinfra_deploy.keys.errors import KeysError
 from pyinfra_deploy.operations.calling import answer_of, on_host
-from pyinfra_deploy.planning.gateway_plan import nginx_files
+from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, nginx_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +43,41 @@ def push_keys(document: Callable[[], Mapping[str, Any]], llm_root: str) -> Comma
         return answer_of(state, host, "keys", "keys push", content, llm_root) is not None
 
     yield on_host(push)
+
+
+@operation()
+def activate_service(plan: HostPlan) -> Commands:
+    """Have the gateway service run the wanted environment, shape and configuration: by a hand-over
+    that cuts no answer where it runs already, else by a start. What does not come up is taken back.
+
+    + plan: the host's plan
+
+    **Example:**
+
+    .. code:: python
+
+        activate_service(name="Bring the gateway service up to date", plan=plan)
+    """
+    yield on_host(lambda state, host: activated(state, host, plan))
+
+
+def activated(state: State, host: Host, plan: HostPlan) -> bool:
+    """The same, also within a go-live. False after a refusal, which was reported."""
+    assert plan.settings.gateway is not None
+    spec = {
+        "environment": plan.gateway_name,
+        "unit": GATEWAY_UNIT,
+        "shape": plan.gateway_shape,
+        "configuration": plan.gateway_text,
+        "stop_seconds": plan.settings.gateway.stop_seconds,
+    }
+    # Leaving mode full waits for answers that run.
+    timeout_seconds = 2 * plan.settings.gateway.stop_seconds + 300
+    answer = answer_of(
+        state, host, "gateway service", "gateway activate", spec, plan.settings.llm_root,
+        timeout_seconds=timeout_seconds,
+    )  # fmt: skip
+    return answer is not None
 
 
 @operation()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy.planning import nginx, wanted
+from pyinfra_deploy.planning import gateway_config, nginx, wanted
 from pyinfra_deploy.planning.body_limit import max_body_mb
 from pyinfra_deploy.planning.certificate import certificate_reason
 from pyinfra_deploy.planning.finding import Finding
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from pyinfra_deploy.settings.schema import Gateway, Settings
 
 GATEWAY_UNIT = "llm-gateway.service"
+GATEWAY_SOCKET = "llm-gateway.socket"
+DIRECT = "direct"
+CONFIGURATION_DIFFERS = "its configuration differs"
 OWN_CERTIFICATE = "/etc/llm/tls/server.crt"
 OWN_KEY = "/etc/llm/tls/server.key"
 ACME_WEBROOT = "/var/lib/llm-acme"
 
 
 def plan_gateway(
+    groups: frozenset[str],
     settings: Settings,
     snapshot: Mapping[str, Any],
     artefacts: Artefacts,
@@ -38,10 +42,18 @@ def plan_gateway(
     gateway = snapshot.get("gateway") or {}
     units = snapshot.get("units") or {}
     serial = gateway.get("keys_serial")
+    shape = gateway_config.shape_of(settings, artefacts.engines)
+    full = shape != DIRECT
+    text = gateway_config.service_text(groups, settings, artefacts.engines) if full else None
+    running = _running_shape(gateway)
     return {
         "gateway_name": environment.name,
         "gateway_environment": environment if wanted.missing(environment, environments) else None,
-        "gateway_activate": _activate_reason(environment, gateway, units.get(GATEWAY_UNIT) or {}),
+        "gateway_shape": shape,
+        "gateway_text": text,
+        "gateway_leaves_full": not full and running not in (None, DIRECT),
+        "gateway_activate": _activate_reason(environment, gateway, units.get(GATEWAY_UNIT) or {})
+        or _shape_reason(shape, running, text, gateway, units.get(GATEWAY_SOCKET) or {}),
         "keys": not isinstance(serial, int) or serial < artefacts.keys_serial,
         "certificate": certificate_reason(
             settings, gateway.get("certificate"), artefacts.ca_subject, artefacts.now
@@ -78,7 +90,7 @@ def _activate_reason(
 ) -> str:
     if gateway.get("current") != environment.name:
         return f"{environment.name} instead of {gateway.get('current') or 'nothing'}"
-    if unit.get("active") != "active" or not gateway.get("socket"):
+    if unit.get("active") != "active":
         return f"it is {unit.get('active') or 'absent'}"
     if unit.get("enabled") != "enabled":
         return "it would not come back after a reboot"
@@ -112,6 +124,33 @@ def nginx_reason(
         return "Nginx would not come back after a reboot"
     if (snapshot.get("gateway") or {}).get("nginx_loaded") != digest_of(dict(rendered.files)):
         return "Nginx has not loaded it yet"
+    return ""
+
+
+def _running_shape(gateway: Mapping[str, Any]) -> str | None:
+    """What the service was started as; one of before there were shapes has none and is direct."""
+    started = gateway.get("started")
+    return (started.get("shape") or DIRECT) if isinstance(started, dict) else None
+
+
+def _shape_reason(
+    shape: str,
+    running: str | None,
+    text: str | None,
+    gateway: Mapping[str, Any],
+    socket: Mapping[str, Any],
+) -> str:
+    if running != shape:
+        return f"it runs as {running or 'nothing known'} instead of {shape}"
+    if text is None:
+        return "" if gateway.get("socket") else "its socket is gone"
+    if gateway.get("configuration") != digest_of_text(text):
+        known = gateway.get("configuration")
+        return CONFIGURATION_DIFFERS if known else "its configuration is missing"
+    if socket.get("active") != "active" or not gateway.get("service_socket"):
+        return f"{GATEWAY_SOCKET} is {socket.get('active') or 'absent'}"
+    if socket.get("enabled") != "enabled":
+        return "its socket would not come back after a reboot"
     return ""
 
 

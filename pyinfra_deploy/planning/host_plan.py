@@ -9,7 +9,13 @@ from pyinfra_deploy.planning import door_plan, driver_install, model_care, wante
 from pyinfra_deploy.planning.conda_ground import plan_conda_ground
 from pyinfra_deploy.planning.engine_care import UNIT_FILES, plan_engine_care
 from pyinfra_deploy.planning.engine_plan import go_live_findings, plan_engine
-from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, plan_gateway
+from pyinfra_deploy.planning.gateway_plan import (
+    CONFIGURATION_DIFFERS,
+    GATEWAY_SOCKET,
+    GATEWAY_UNIT,
+    keys_findings,
+    plan_gateway,
+)
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.model_care import plan_model_care
@@ -66,6 +72,9 @@ class HostPlan:
     gateway_environment: Environment | None = None
     gateway_name: str = ""
     gateway_activate: str = ""
+    gateway_shape: str = ""
+    gateway_text: str | None = None
+    gateway_leaves_full: bool = False
     keys: bool = False
     certificate: str = ""
     nginx: str = ""
@@ -114,7 +123,7 @@ class HostPlan:
         if self.keys:
             lines.append("push the API keys' digests")
         if self.gateway_activate:
-            lines.append(f"restart the gateway service: {self.gateway_activate}")
+            lines.append(f"bring the gateway service up to date: {self.gateway_activate}")
         if self.certificate:
             lines.append(f"issue a certificate: {self.certificate}")
         if self.host_certificate:
@@ -135,10 +144,23 @@ class HostPlan:
         return self.release.id_with(self.model_digest)
 
     @property
+    def gateway_at_go_live(self) -> bool:
+        """Whether the go-live also gives the gateway service its configuration, which names the
+        model and its length: before the next host is touched, and only where nothing else of the
+        service changes."""
+        return bool(
+            self.go_live
+            and self.serving
+            and self.gateway_activate == CONFIGURATION_DIFFERS
+            and not self.gateway_environment
+        )
+
+    @property
     def verified_at_go_live(self) -> bool:
         """Whether the go-live itself ends with the verification: on a host that serves, through a
         gateway that this run does not change, before the next host is touched."""
-        gateway = self.gateway_environment or self.gateway_activate or self.certificate
+        service = self.gateway_activate and not self.gateway_at_go_live
+        gateway = self.gateway_environment or service or self.certificate
         return bool(
             self.on("gateway") and self.go_live and self.serving and not (gateway or self.nginx)
         )
@@ -216,7 +238,7 @@ def plan_host(
             care = care.joined(plan_care(settings, snapshot, hardware, artefacts.units))
         plan |= {"care": care, "files": plan["files"] + care.files}
     if "gateway" in groups:
-        plan |= plan_gateway(settings, snapshot, artefacts, environments, uv, python)
+        plan |= plan_gateway(groups, settings, snapshot, artefacts, environments, uv, python)
         plan["findings"] = (*plan["findings"], *keys_findings(host, snapshot, artefacts))
     plan |= door_plan.plan_door(groups, settings, snapshot, artefacts)
     result = HostPlan(**plan)
@@ -265,7 +287,7 @@ def managed_files(
     root = settings.llm_root
     files = [
         wanted.ManagedFile(SYSUSERS, wanted.sysusers(groups)),
-        wanted.ManagedFile(TMPFILES, wanted.tmpfiles(root)),
+        wanted.ManagedFile(TMPFILES, wanted.tmpfiles(root, groups)),
         artefacts.units["llm-environment@.service"],
     ]
     if "gpu" in groups:
@@ -290,7 +312,7 @@ def managed_files(
         files += [bound] if bound is not None else []
         files += [artefacts.units[name] for name in (*UNIT_FILES, *model_care.UNIT_FILES)]
     if "gateway" in groups:
-        files.append(artefacts.units[GATEWAY_UNIT])
+        files += [artefacts.units[GATEWAY_UNIT], artefacts.units[GATEWAY_SOCKET]]
     return tuple(files)
 
 
@@ -318,19 +340,13 @@ def _changed_files(
     files: tuple[ManagedFile, ...], snapshot: Mapping[str, Any]
 ) -> tuple[ManagedFile, ...]:
     found = snapshot.get("files") or {}
-    return tuple(file for file in files if not _same_file(file, found.get(file.path)))
-
-
-def _same_file(file: ManagedFile, seen: Mapping[str, Any] | None) -> bool:
-    return bool(seen) and seen is not None and (
-        seen.get("sha256"), seen.get("mode"), seen.get("owner"), seen.get("group")
-    ) == (file.sha256, file.mode, file.owner, file.group)  # fmt: skip
+    return tuple(file for file in files if not file.is_as(found.get(file.path) or {}))
 
 
 def _base_changes(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, Any]) -> bool:
     """Whether a user, a membership or a directory is missing or differs."""
     users = snapshot.get("users") or {}
-    for name in service_users(groups):
+    for name in wanted.service_users(groups):
         seen = users.get(name)
         if not seen:
             return True
@@ -346,16 +362,6 @@ def _base_changes(groups: frozenset[str], settings: Settings, snapshot: Mapping[
         ):
             return True
     return False
-
-
-def service_users(groups: frozenset[str]) -> tuple[str, ...]:
-    """Users whose existence and groups are checked."""
-    users = [wanted.ENGINE_USER, wanted.BUILD_USER]
-    if "gateway" in groups:
-        users.append(wanted.GATEWAY_USER)
-    if {"gateway", wanted.DOOR} & groups:
-        users.append(wanted.NGINX_USER)
-    return tuple(users)
 
 
 def _missing_tools(
@@ -383,4 +389,4 @@ def _verify_reason(plan: HostPlan, snapshot: Mapping[str, Any]) -> str:
         return "after a go-live"
     if plan.nginx or plan.certificate or plan.gateway_activate:
         return "after a change of the gateway"
-    return unverified_reason(snapshot, plan.settings.engine.name) if plan.on("gpu") else ""
+    return unverified_reason(snapshot, plan.settings.engine.name if plan.on("gpu") else None)

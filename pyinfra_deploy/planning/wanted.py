@@ -139,6 +139,16 @@ def sysusers(groups: frozenset[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def service_users(groups: frozenset[str]) -> tuple[str, ...]:
+    """Users whose existence and groups are checked."""
+    users = [ENGINE_USER, BUILD_USER]
+    if "gateway" in groups:
+        users.append(GATEWAY_USER)
+    if {"gateway", DOOR} & groups:
+        users.append(NGINX_USER)
+    return tuple(users)
+
+
 def directories(root: str) -> dict[str, tuple[str, str, str]]:
     """Path -> (mode, owner, group) of every directory that must exist."""
     build = ("0755", BUILD_USER, BUILD_USER)
@@ -161,13 +171,16 @@ def directories(root: str) -> dict[str, tuple[str, str, str]]:
     }
 
 
-def tmpfiles(root: str) -> str:
+def tmpfiles(root: str, groups: frozenset[str] = frozenset()) -> str:
     """tmpfiles.d(5): the directories above, and the drain flags' at every boot."""
     lines = [
         f"d {path} {mode} {owner} {group} -"
         for path, (mode, owner, group) in directories(root).items()
     ]
     lines += ["d /run/llm 0755 root root -", "d /run/llm/drain 0755 root root -"]
+    if "gateway" in groups:
+        # Before any service runs: the socket of llm-gateway.socket lies in it.
+        lines.append(f"d /run/llm-gateway 0750 {GATEWAY_USER} {SOCKET_GROUP} -")
     return "\n".join(lines) + "\n"
 
 

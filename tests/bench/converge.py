@@ -189,7 +189,7 @@ def ansible_variables(checkout: Checkout) -> dict[str, Any]:
     environments = lab_session.shell(NAMES[0], "ls -d /srv/llm/runtimes/*-* /srv/llm/tools/*-*")
     return {
         "packages": wanted.packages(GROUPS, settings, {"os": {}}),
-        "users": list(host_plan.service_users(GROUPS)),
+        "users": list(wanted.service_users(GROUPS)),
         "directories": [
             {"path": path, "mode": mode, "owner": owner, "group": group}
             for path, (mode, owner, group) in wanted.directories(settings.llm_root).items()

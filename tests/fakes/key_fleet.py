@@ -19,6 +19,9 @@ def gateway_host(name: str, address: str, **gateway: Any) -> Any:
         "server_name": "llm.example.com",
         "create_first_key": False,
         "plaintext_ca_key": False,
+        "mode": "full",
+        "tiers": (SimpleNamespace(name="default"),),
+        "default_tier": None,
     }
     return SimpleNamespace(
         name=name,

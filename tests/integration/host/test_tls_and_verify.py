@@ -30,7 +30,7 @@ NAME = "llm.example.com"
 @pytest.fixture(autouse=True)
 def _own_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test need not be root: the group of the socket's users is not on this machine."""
-    monkeypatch.setattr(keys, "_reader_gid", os.getgid)
+    monkeypatch.setattr(keys, "reader_gid", os.getgid)
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +149,9 @@ class Service:
             def do_GET(self) -> None:
                 service.answer(self, secure, None)
 
+            def do_OPTIONS(self) -> None:
+                service.answer(self, secure, None)
+
             def do_POST(self) -> None:
                 length = int(self.headers["Content-Length"])
                 service.answer(self, secure, json.loads(self.rfile.read(length)))
@@ -254,7 +257,8 @@ def test_a_good_service_passes_every_check(service: Service) -> None:
 def test_what_has_passed_is_noted_as_the_plan_compares_it(service: Service, host: FakeHost) -> None:
     facts = {
         host.root / "run/llm-engine-main/started.json": {"release": "r1", "binding": "b"},
-        host.root / "run/llm-gateway/started.json": {"environment": "gateway-1"},
+        host.root / "run/llm-gateway/started.json": {"environment": "gateway-1", "shape": "full"},
+        host.llm_root / "gateway/config.json": {"schema": 1},
         host.llm_root / "state/nginx.json": {"files": {}, "loaded": "n"},
     }
     for path, document in facts.items():
@@ -263,7 +267,8 @@ def test_what_has_passed_is_noted_as_the_plan_compares_it(service: Service, host
     seen: dict[str, Any] = {
         "engines": {"main": {"started": {"release": "r1", "binding": "b"}}},
         "gateway": {
-            "started": {"environment": "gateway-1"},
+            "started": {"environment": "gateway-1", "shape": "full"},
+            "configuration": hashlib.sha256(b'{"schema": 1}').hexdigest(),
             "nginx_loaded": "n",
             "certificate": snapshot.certificate_state(str(host.root / "etc/llm/tls/server.crt")),
         },

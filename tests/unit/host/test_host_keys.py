@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _own_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test need not be root: the group of the socket's users is not on this machine."""
-    monkeypatch.setattr(keys, "_reader_gid", os.getgid)
+    monkeypatch.setattr(keys, "reader_gid", os.getgid)
 
 
 def entry(identity: str = "abcdefgh", digest: str = "0" * 64) -> dict[str, Any]:
