@@ -25,6 +25,8 @@ TIMER = "llm-acme.timer"
 # An authority may take minutes to look; certbot has time-outs of its own.
 TIMEOUT_SECONDS = 600.0
 SHOWN_LINES = 15
+# Of certbot's lines, those that say nothing of what went wrong.
+CHATTER = ("Saving debug log to ", "Ask for help ")
 
 
 def directory() -> Path:
@@ -154,7 +156,8 @@ def _certbot(arguments: list[str], ca_file: str | None) -> None:
         raise HostError("certbot could not be run", f"{error}.", "Install the package certbot.") \
             from error  # fmt: skip
     if done.returncode != 0:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        output = (done.stdout + done.stderr).splitlines()
+        lines = [line for line in output if line.strip() and not line.startswith(CHATTER)]
         told = [line.strip() for line in lines if line.strip().startswith(("Detail:", "Type:"))]
         why = " ".join(told) or (lines[-1] if lines else "it printed no reason")
         raise HostError(
