@@ -44,12 +44,14 @@ class Service:
     def ask(
         self, method: str, path: str, body: Any = None, key: str | None = "", **more: Any
     ) -> Reply:
-        """One request with the host's key (key=None: without one), waiting out one 429.
+        """One request with the host's key (key=None: without one), waiting out one 429, or
+        one 503 of mode full.
 
         The host's own burst a moment ago, of an earlier run, may still count against its key.
         """
         reply = self._once(method, path, body, key, **more)
-        if reply.status == 429:
+        # In mode full an engine that was just started may be unheard of for a moment.
+        if reply.status == 429 or (reply.status == 503 and self.full is not None):
             wait = reply.headers.get("retry-after", "1")
             time.sleep(min(float(wait) if wait.isdigit() else 1.0, RETRY_LIMIT_SECONDS))
             reply = self._once(method, path, body, key, **more)

@@ -121,7 +121,7 @@ class Health(Section):
     )
     open_seconds: int = setting(5, "How long it then gets none, at first.", 5, ge=1, le=600)
     max_open_seconds: int = setting(
-        60, "How long at most, as the time doubles with each failed try.", 60, ge=1, le=3_600
+        10, "How long at most, as the time doubles with each failed try.", 10, ge=1, le=3_600
     )
 
 
