@@ -59,6 +59,10 @@ COMMANDS: dict[str, str] = {
     "nginx apply": "nginx:apply",
     "tls request": "tls:request",
     "tls install": "tls:install",
+    "acme obtain": "acme:obtain",
+    "acme renew": "acme:renew",
+    "acme deployed": "acme:deployed",
+    "acme stop": "acme:stop",
     "mtls request": "host_certificate:request",
     "mtls install": "host_certificate:install",
     "keys push": "keys:push",
@@ -83,6 +87,8 @@ COMMANDS: dict[str, str] = {
 
 # Commands whose request comes as words, because systemd starts them: words -> keys of the request.
 POSITIONAL: dict[str, tuple[str, ...]] = {
+    "acme renew": (),
+    "acme deployed": (),
     "job run": ("kind", "id"),
     "job record": ("kind", "id"),
     "fan-out closed": (),

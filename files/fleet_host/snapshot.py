@@ -214,6 +214,7 @@ def os_section(commands: dict[str, Any]) -> Json:
         "nginx_openssl": last_group(openssl, nginx),
         "ipv6": os.path.exists("/proc/net/if_inet6"),
         "name_servers": name_servers(),
+        "acme_certificate": os.path.exists("/etc/llm/acme/live/llm-gateway/fullchain.pem"),
         "is_root": os.geteuid() == 0,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -623,6 +624,15 @@ def gateway_section(request: dict[str, Any]) -> Json:
         "verify_key": os.path.exists(root + "/gateway/verify-key.json"),
         "certificate": guarded(lambda: certificate_state(request["certificate"])),
         "host_certificate": guarded(lambda: certificate_state("/etc/llm-gateway/mtls/host.crt")),
+        # The vhost's where it is no certificate of the inventory's CA; None where nobody asks.
+        "other_certificate": guarded(
+            lambda: (
+                certificate_state(request["other_certificate"])
+                if request.get("other_certificate")
+                else None
+            )
+        ),
+        "acme": json_or_none(root + "/state/acme.json"),
         "authority": guarded(lambda: certificate_state("/etc/llm/tls/ca.crt")),
         "nginx_files": {
             path: {"written": digest, "sha256": sha256_or_none(path)}

@@ -8,7 +8,7 @@ from pyinfra import host
 from pyinfra.api import deploy
 
 from pyinfra_deploy.deploys.artefacts import Signer, keys_document
-from pyinfra_deploy.operations import gateway_steps, host_steps
+from pyinfra_deploy.operations import acme_steps, gateway_steps, host_steps
 
 if TYPE_CHECKING:
     from pyinfra_deploy.planning.host_plan import HostPlan
@@ -42,6 +42,10 @@ def gateway(plan: HostPlan) -> None:
         )
     if plan.nginx or plan.certificate:
         gateway_steps.apply_nginx(name="Apply Nginx's configuration", plan=plan)
+    if plan.acme:
+        # The authority asks a server that runs, with a certificate of ours the first time.
+        acme_steps.ask_authority(name="Ask the authority for a certificate", plan=plan)
+        gateway_steps.apply_nginx(name="Serve the authority's certificate", plan=plan)
     if plan.gateway_leaves_full:
         # Nginx goes to the engine by itself from now on: the service's last answers end in peace.
         _activate(plan)

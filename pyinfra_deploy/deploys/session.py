@@ -174,7 +174,8 @@ def snapshot_request(
     """What the snapshot has to look at on this host."""
     groups = door_plan.with_door(groups, artefacts)
     files = [file.path for file in host_plan.managed_files(groups, settings, artefacts)]
-    units = []
+    units: list[str] = []
+    other = None
     if "gpu" in groups:
         engine = settings.engine.name
         units += [
@@ -186,12 +187,15 @@ def snapshot_request(
         files += [model_care.TIMER_PATH, model_care.CONFIGURATION]
         files += [drop_in_path(engine), driver_install.UNIT_PATH, *host_care.files_to_read()]
     if "gateway" in groups:
-        units += [gateway_plan.GATEWAY_UNIT, gateway_plan.GATEWAY_SOCKET]
+        units += [*gateway_plan.gateway_units(settings), gateway_plan.ACME_TIMER]
+        assert settings.gateway is not None
+        other = gateway_plan.other_certificate(settings.gateway)
     if {"gateway", wanted.DOOR} & groups:
         units += ["nginx.service"]
         files += [nginx.CONFIGURATION, engine_door.CONFIGURATION, nginx.STOCK_SITE]
     return {
         "llm_root": settings.llm_root,
+        "other_certificate": other,
         "packages": wanted.packages(groups, settings, {"os": {}}),
         "files": sorted({*files, *wanted.directories(settings.llm_root)}),
         "units": units,

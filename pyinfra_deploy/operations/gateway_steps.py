@@ -145,7 +145,7 @@ def apply_nginx(plan: HostPlan) -> Commands:
                 "path": "/not-listed",
                 "status": 404,
             },
-            "reload": bool(plan.certificate),
+            "reload": bool(plan.certificate or plan.acme),
         }
         return answer_of(state, host, "nginx", "nginx apply", spec, settings.llm_root) is not None
 

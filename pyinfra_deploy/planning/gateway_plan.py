@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import gateway_config, nginx, wanted
 from pyinfra_deploy.planning.body_limit import max_body_mb
-from pyinfra_deploy.planning.certificate import certificate_reason
+from pyinfra_deploy.planning.certificate import (
+    acme_reason,
+    certificate_reason,
+    expiry_findings,
+)
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.release import digest_of, digest_of_text
 
@@ -24,7 +28,10 @@ DIRECT = "direct"
 CONFIGURATION_DIFFERS = "its configuration differs"
 OWN_CERTIFICATE = "/etc/llm/tls/server.crt"
 OWN_KEY = "/etc/llm/tls/server.key"
-ACME_WEBROOT = "/var/lib/llm-acme"
+ACME_TIMER = "llm-acme.timer"
+ACME_UNITS = ("llm-acme.service", ACME_TIMER)
+ACME_LIVE = "/etc/llm/acme/live/llm-gateway"
+ACME_WEBROOT = "/var/lib/llm-acme/webroot"
 
 
 def plan_gateway(
@@ -56,10 +63,33 @@ def plan_gateway(
         or _shape_reason(shape, running, text, gateway, units.get(GATEWAY_SOCKET) or {}),
         "keys": not isinstance(serial, int) or serial < artefacts.keys_serial,
         "certificate": certificate_reason(
-            settings, gateway.get("certificate"), artefacts.ca_subject, artefacts.now
+            settings,
+            gateway.get("certificate"),
+            artefacts.ca_subject,
+            artefacts.now,
+            acme_certificate=bool((snapshot.get("os") or {}).get("acme_certificate")),
         ),
+        "acme": acme_reason(settings, gateway, units.get(ACME_TIMER) or {}, artefacts.now),
         "nginx": nginx_reason(lambda system: nginx_files(settings, system), snapshot),
     }
+
+
+def gateway_units(settings: Settings) -> tuple[str, ...]:
+    """The units that a gateway host has, but for Nginx's own."""
+    assert settings.gateway is not None
+    acme = ACME_UNITS if settings.gateway.tls.source == "acme" else ()
+    return (GATEWAY_UNIT, GATEWAY_SOCKET, *acme)
+
+
+def gateway_findings(
+    host: str, settings: Settings, snapshot: Mapping[str, Any], artefacts: Artefacts
+) -> tuple[Finding, ...]:
+    """What is worth a word, and keeps nothing from being done."""
+    gateway = snapshot.get("gateway") or {}
+    return (
+        *keys_findings(host, snapshot, artefacts),
+        *expiry_findings(host, settings, gateway, artefacts.now),
+    )
 
 
 def keys_findings(
@@ -158,7 +188,7 @@ def nginx_files(settings: Settings, system: Mapping[str, Any]) -> NginxFiles:
     """Nginx's configuration for a host, by the versions that its snapshot's `os` names."""
     assert settings.gateway is not None
     gateway, engine = settings.gateway, settings.engine.name
-    certificate, key = certificate_paths(gateway)
+    certificate, key = certificate_paths(gateway, bool(system.get("acme_certificate")))
     flag = nginx.GATEWAY_DRAIN_FLAG if gateway.mode == "full" else f"/run/llm/drain/{engine}"
     return nginx.render(
         gateway,
@@ -177,9 +207,18 @@ def nginx_files(settings: Settings, system: Mapping[str, Any]) -> NginxFiles:
     )
 
 
-def certificate_paths(gateway: Gateway) -> tuple[str, str]:
-    """(certificate, key) that the vhost names. With ACME too these are ours: certbot's hook
-    brings there what it got, and before that they hold a certificate of the inventory's CA."""
+def certificate_paths(gateway: Gateway, acme_certificate: bool) -> tuple[str, str]:
+    """(certificate, key) that the vhost names. acme_certificate: certbot has got one; until then
+    one of the inventory's CA is served, as the authority asks only a server that runs."""
     if gateway.tls.source == "files":
         return str(gateway.tls.certificate), str(gateway.tls.key)
+    if gateway.tls.source == "acme" and acme_certificate:
+        return f"{ACME_LIVE}/fullchain.pem", f"{ACME_LIVE}/privkey.pem"
     return OWN_CERTIFICATE, OWN_KEY
+
+
+def other_certificate(gateway: Gateway) -> str | None:
+    """The vhost's certificate where it is not one of ours, for the snapshot to look at."""
+    if gateway.tls.source == "own_ca":
+        return None
+    return certificate_paths(gateway, acme_certificate=True)[0]

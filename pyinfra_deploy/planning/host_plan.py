@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import door_plan, driver_install, model_care, wanted
+from pyinfra_deploy.planning.certificate import acme_in_words
 from pyinfra_deploy.planning.conda_ground import plan_conda_ground
 from pyinfra_deploy.planning.engine_care import UNIT_FILES, plan_engine_care
 from pyinfra_deploy.planning.engine_plan import go_live_findings, plan_engine
 from pyinfra_deploy.planning.gateway_plan import (
     CONFIGURATION_DIFFERS,
-    GATEWAY_SOCKET,
-    GATEWAY_UNIT,
-    keys_findings,
+    gateway_findings,
+    gateway_units,
     plan_gateway,
 )
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
@@ -77,6 +77,7 @@ class HostPlan:
     gateway_leaves_full: bool = False
     keys: bool = False
     certificate: str = ""
+    acme: str = ""
     nginx: str = ""
     host_certificate: str = ""
     door: str = ""
@@ -130,6 +131,7 @@ class HostPlan:
             lines.append(f"issue a certificate for other hosts: {self.host_certificate}")
         if self.nginx:
             lines.append(f"apply Nginx's configuration: {self.nginx}")
+        lines += [acme_in_words(self.acme)] if self.acme else []
         if self.door:
             lines.append(f"apply the engine's door: {self.door}")
         if self.verify:
@@ -239,7 +241,10 @@ def plan_host(
         plan |= {"care": care, "files": plan["files"] + care.files}
     if "gateway" in groups:
         plan |= plan_gateway(groups, settings, snapshot, artefacts, environments, uv, python)
-        plan["findings"] = (*plan["findings"], *keys_findings(host, snapshot, artefacts))
+        plan["findings"] = (
+            *plan["findings"],
+            *gateway_findings(host, settings, snapshot, artefacts),
+        )
     plan |= door_plan.plan_door(groups, settings, snapshot, artefacts)
     result = HostPlan(**plan)
     why = _verify_reason(result, snapshot)
@@ -312,7 +317,7 @@ def managed_files(
         files += [bound] if bound is not None else []
         files += [artefacts.units[name] for name in (*UNIT_FILES, *model_care.UNIT_FILES)]
     if "gateway" in groups:
-        files += [artefacts.units[GATEWAY_UNIT], artefacts.units[GATEWAY_SOCKET]]
+        files += [artefacts.units[name] for name in gateway_units(settings)]
     return tuple(files)
 
 

@@ -106,6 +106,8 @@ def packages(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, 
         wanted.add("ipmitool")
     if {"gateway", DOOR} & groups:
         wanted |= {"nginx", "openssl"}
+    if "gateway" in groups and settings.gateway and settings.gateway.tls.source == "acme":
+        wanted.add("certbot")
     return sorted(wanted)
 
 
