@@ -37,18 +37,21 @@ integration: $(VENV)/.ready
 
 # Root: real systemd hosts, a real vLLM, a real Nginx.
 hosts: $(VENV)/.ready
-	$(BIN)/python -m pytest -v tests/hosts
+	$(BIN)/python -m tests.hosts.lanes tests/hosts
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.bench plan
 	$(BIN)/python -m tests.bench converge
+	$(BIN)/python -m tests.bench verify
+	$(BIN)/python -m tests.bench pull
+	$(BIN)/python -m tests.bench fanout
 
 soak: $(VENV)/.ready
 	FLEET_KILL_STRIDE=1 $(BIN)/python -m pytest -v tests/integration/host/test_pull_kills.py
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host -k "conda or miniforge"
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host/test_wheels.py tests/integration/host/test_install_from_wheels.py tests/integration/host/test_golive_kills.py -k kill
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host/test_fan_out.py -k cut
-	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/hosts tests/soak
+	FLEET_KILLS=20 $(BIN)/python -m tests.hosts.lanes tests/hosts tests/soak
 
 docs: $(VENV)/.ready
 	$(BIN)/fleet settings docs

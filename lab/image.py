@@ -30,7 +30,11 @@ PACKAGES = (
     "ca-certificates",
     "curl",
     "dbus",
+    # Compilers are on hosts with a GPU anyway: the driver builds its modules there.
+    "g++",
+    "gcc",
     "iproute2",
+    "libc6-dev",
     "libpam-systemd",
     "netbase",
     "openssh-server",

@@ -63,7 +63,7 @@ def _others(place: Places, progress: Progress) -> dict[tuple[str, int], Path]:
         if directory == place.final or not directory.is_dir():
             continue
         try:
-            record = model_record.read_record(directory)
+            record = model_record.read_files(directory)
         except HostError as error:
             progress.log(f"nothing is copied from {directory}: {error}")
             continue

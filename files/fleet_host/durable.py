@@ -168,11 +168,11 @@ def read_json(path: Path) -> Any:
         raise _not_json(path, error) from error
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _not_json(path, error) from error
 
 
-def _not_json(path: Path, error: ValueError) -> HostError:
+def _not_json(path: Path, error: Exception) -> HostError:
     return HostError(
         f"cannot read {path}",
         f"it is not valid JSON ({error}); this program writes it whole or not at all.",
@@ -184,7 +184,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
     """A JSON object; None for whatever else there is: nothing, a cut file, a list."""
     try:
         found = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

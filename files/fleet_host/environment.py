@@ -243,7 +243,7 @@ def make_venv(wanted: Wanted, progress: Progress, cache: Path, temporary: Path) 
         argv,
         env=installer.environment(cache, temporary, wanted.path.parent, wanted.sources),
         cwd=temporary,
-        on_poll=lambda: None,
+        on_poll=wheels_wanted.reminder(wanted.sources.wheelhouse),
         stall_seconds=installer.STALL_SECONDS,
         poll_seconds=0.2,
         on_line=progress.log,

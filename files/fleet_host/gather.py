@@ -82,7 +82,7 @@ def gather(
     interval = staging.SAVE_INTERVAL_SECONDS if swarm is None else SHARED_INTERVAL_SECONDS
     memory = Memory(place, staging.remembered(place, needed), interval)
     if swarm is not None:
-        swarm.begin(memory, needed)
+        swarm.begin(memory, needed, progress)
     verify_new(place, needed, memory, progress)
     missing = [entry for entry in needed if entry.path not in memory.good]
     refuse_full_disk(wanted, place, missing)
@@ -112,7 +112,10 @@ def gather(
             # Of what came only what was kept counts, so that there is an end.
             have = client.present_bytes(place.model, needed)
             advanced, most = have > most, max(have, most)
-            if outcome.final or (outcome.refused and not advanced):
+            refused = outcome.refused and not advanced and not outcome.final
+            if refused and swarm is not None and swarm.left_to_others(outcome.error, progress):
+                continue
+            if outcome.final or refused:
                 raise outcome.error
             if advanced:
                 outage.bytes_came(outcome.quiet_seconds)

@@ -1,4 +1,5 @@
-"""A client of the service on this host: one address, SNI, a checked certificate, arrival times."""
+"""A client of the service on this host: one address, SNI, a checked certificate, arrival times.
+It also asks an engine itself, through its Unix socket, to compare the two."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Connection(http.client.HTTPConnection):
-    """To ADDRESS whatever the server is called, from a chosen source address."""
+    """To ADDRESS, or to a Unix socket, whatever the server is called."""
 
     response_class = _Response
 
@@ -98,6 +99,11 @@ class _Connection(http.client.HTTPConnection):
         self._client = client
 
     def connect(self) -> None:
+        if self._client.socket_path is not None:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(self._client.socket_path)
+            return
         source = (self._client.source, 0) if self._client.source else None
         self.sock = socket.create_connection((ADDRESS, self.port), self.timeout, source)
         # Without it a small request may wait for an acknowledgement, 40 ms on every one.
@@ -108,7 +114,8 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Client:
-    """authority: PEM of the CA to trust, None for the system's. source: address to call from."""
+    """authority: PEM of the CA to trust, None for the system's. source: address to call from.
+    socket_path: where an engine listens itself; then without TLS and port."""
 
     def __init__(
         self,
@@ -118,7 +125,9 @@ class Client:
         *,
         tls: bool = True,
         source: str | None = None,
+        socket_path: str | None = None,
     ) -> None:
+        self.socket_path = socket_path
         self.server_name = server_name
         self.port = port
         self.authority = authority

@@ -163,7 +163,7 @@ def _connection_problem(hub: Hub, error: Exception, about: str) -> HostError:
 def _json_data(body: bytes, hub: Hub, about: str) -> Any:
     try:
         document = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HostError(
             f"{hub.endpoint} gave no usable {about}",
             f"its answer is not JSON ({error}).",

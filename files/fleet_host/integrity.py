@@ -114,11 +114,13 @@ def verify_files(
     sync: bool = False,
     from_disk: bool = False,
     on_verdict: Callable[[Verdict], None] | None = None,
+    on_tick: Callable[[], None] | None = None,
 ) -> list[Verdict]:
     """Verify files in threads, largest first (so that no thread ends with the largest alone).
 
     on_verdict(verdict) is called in the calling thread as each is done. Headers are read there too,
-    one at a time, while the threads go on. Interrupted by any exception, a SIGTERM's too, the
+    one at a time, while the threads go on. on_tick() is called there four times a second; what it
+    raises ends it. Interrupted by any exception, a SIGTERM's too, the
     threads stop within a buffer.
     """
     order = sorted(entries, key=lambda entry: entry.size_bytes, reverse=True)
@@ -132,7 +134,12 @@ def verify_files(
     def work(entry: FileEntry, tally: hashing.Tally) -> Verdict:
         return verify_file(directory, entry, sync=sync, from_disk=from_disk, tally=tally)
 
-    report = None if progress is None else progress.advance
+    def report(done_bytes: int) -> None:
+        if progress is not None:
+            progress.advance(done_bytes)
+        if on_tick is not None:
+            on_tick()
+
     hashing.in_threads(order, work, done_with, report)
     return sorted(verdicts, key=lambda verdict: verdict.entry)
 

@@ -24,6 +24,9 @@ CONFIG = "config.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 CODE = (".py", ".so", ".pyc")
 SHA256 = re.compile(r"[0-9a-f]{64}")
+# Linux takes 255 bytes a part (NAME_MAX), and a file on its way has ".incomplete" behind its name;
+# 4096 in all (PATH_MAX), with the model's directory before it.
+LONGEST_PART_BYTES, LONGEST_PATH_BYTES = 240, 1024
 CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
@@ -66,6 +69,12 @@ def name_problem(path: object) -> str | None:
         return "has no name"
     if CONTROL.search(path):
         return "has a control character or a backslash in its name"
+    try:
+        lengths = [len(part.encode()) for part in path.split("/")]
+    except UnicodeEncodeError:
+        return "is no text that a file system could hold"
+    if max(lengths) > LONGEST_PART_BYTES or sum(lengths) + len(lengths) > LONGEST_PATH_BYTES:
+        return f"is longer than {LONGEST_PART_BYTES} bytes in a part or {LONGEST_PATH_BYTES} in all"
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or str(pure) != path:
         return "leaves the model's directory, or is not written plainly"
@@ -154,7 +163,7 @@ def shards_of(index: bytes, where: str) -> set[str]:
     try:
         weight_map = json.loads(index)["weight_map"]
         shards = set(weight_map.values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HostError(
             f"{INDEX} of {where} cannot be read",
             f"it holds no weight_map ({type(error).__name__}: {error}).",

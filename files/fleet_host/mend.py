@@ -25,20 +25,23 @@ def look_after(
     wanted: Wanted, place: Places, progress: Progress, swarm: Swarm | None = None
 ) -> str:
     """A model that is published: present, verified now, or mended file by file."""
-    record = model_record.read_record(place.final)
+    record = model_record.read_files(place.final)
     if record is not None:
         refuse_other_than_locked(wanted, place, record)
         listing = Listing(model_record.recorded_entries(record), record.get("commit"))
         touched = model_record.touched_entries(place.final, record)
         strays = integrity.extra_files(place.final, listing.entries)
         if not touched and not strays:
+            staging.close_directories(place.final)
             return "present"
+        known: dict[str, Verdict] = {}
         origin = {key: record.get(key) for key in wanted.origin(None)}
     else:
         # A crash between the rename and the record. What the files must be is in the staged lock;
         # without that, the hub says it.
         listing = staging.read_lock(place) or ask_hub(wanted, progress)
-        touched = list(listing.entries)
+        known = staging.remembered(place, listing.entries, place.final)
+        touched = [entry for entry in listing.entries if entry.path not in known]
         strays = integrity.extra_files(place.final, listing.entries)
         origin = wanted.origin(listing.commit)
     verdicts = verify_again(place, record, touched, progress)
@@ -49,7 +52,8 @@ def look_after(
         aside = place.staging.with_name(place.staging.name + "-aside")
         names = staging.move_aside(aside, place.final, strays)
         progress.log(f"{len(names)} files that do not belong moved to {aside}, {names[0]} first")
-    good = untouched(record, touched) + [verdict for verdict in verdicts if not verdict.problem]
+    good = untouched(record, touched) + list(known.values())
+    good += [verdict for verdict in verdicts if not verdict.problem]
     renewed = []
     if damaged:
         if record is not None:

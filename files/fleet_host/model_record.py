@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+ANEW = "Remove it and deploy again: the model is then verified anew and gets its record."
+
 
 def utc_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -83,27 +85,50 @@ def write_record(
 def read_record(directory: Path) -> dict[str, Any] | None:
     """A model's record, or None when there is none. HostError for one that cannot be trusted."""
     path = record_path(directory)
-    record = durable.read_json(path)
+    try:
+        record = durable.read_json(path)
+    except HostError as error:
+        raise HostError(error.what, error.why, ANEW) from error
     if record is None:
         return None
     if not isinstance(record, dict) or not isinstance(record.get("files"), list):
-        raise HostError(
-            f"{path} is no model record",
-            "it has no list of files.",
-            "Remove it and deploy again: the model is then verified anew and gets its record.",
-        )
-    if record.get("schema", 0) > SCHEMA_VERSION:
+        raise HostError(f"{path} is no model record", "it has no list of files.", ANEW)
+    schema = record.get("schema", 0)
+    if not isinstance(schema, int):
+        raise HostError(f"{path} is no model record", f"its schema is {schema!r}.", ANEW)
+    if schema > SCHEMA_VERSION:
         raise HostError(
             f"{path} was written by a newer program",
-            f"it has schema {record['schema']}, this program knows {SCHEMA_VERSION}.",
+            f"it has schema {schema}, this program knows {SCHEMA_VERSION}.",
             "Deploy with the newer version.",
         )
     return record
 
 
+def read_files(directory: Path) -> dict[str, Any] | None:
+    """As read_record, for who needs each file's row, which older programs wrote otherwise."""
+    record = read_record(directory)
+    if record is not None and not all(map(_is_row, record["files"])):
+        what = f"{record_path(directory)} is no model record"
+        raise HostError(what, "not every file in it has its row.", ANEW)
+    return record
+
+
+def _is_row(row: object) -> bool:
+    if not isinstance(row, dict):
+        return False
+    texts, numbers = (row.get("path"), row.get("sha256")), ("size", "mtime_ns", "inode")
+    ctime_ns = row.get("ctime_ns")
+    return (
+        all(isinstance(one, str) for one in texts)
+        and all(isinstance(row.get(key), int) for key in numbers)
+        and (ctime_ns is None or isinstance(ctime_ns, int))
+    )
+
+
 def require_record(directory: Path) -> dict[str, Any]:
     """The record of a model that has to be published. HostError when it is not."""
-    record = read_record(directory)
+    record = read_files(directory)
     if record is None or not directory.is_dir():
         raise HostError(
             f"{directory} is not a published model",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -68,39 +69,62 @@ def used_bytes(directory: Path) -> int:
 def listing(_request: dict[str, Any]) -> dict[str, Any]:
     """`model list` -> {models: [...], unfinished: [{name, bytes}], free_bytes}.
 
-    A model: {name, model_id, revision, commit, model_digest, files, bytes, used_bytes, verified_at,
-    deep_verified_at, touched: [path], damaged: [path], extra: [path], releases: [ENGINE/ID],
-    engines: [name]}.
-    engines: whose current release has it.
-    unfinished: what pulls have left in models/.incoming, aside directories among them.
+    A model: {name, problem, model_id, revision, commit, model_digest, files, bytes, used_bytes,
+    verified_at, deep_verified_at, touched: [path], damaged: [path], extra: [path],
+    releases: [ENGINE/ID], engines: [name]}.
+    problem: why its record cannot be read, null where it can. engines: whose current release has
+    it. unfinished: what pulls have left in models/.incoming, aside directories among them, and
+    directories without a record, of a removal or a publication that was killed.
     """
     refer = users()
     rows = []
     for directory in published():
-        record = model_record.read_record(directory) or {"files": []}
+        record, problem = _record(directory)
         name = name_of(directory)
         keys = ("model_id", "revision", "commit", "model_digest", "verified_at", "deep_verified_at")
         touched = model_record.touched_entries(directory, record)
         rows.append(
             {
                 "name": name,
+                "problem": problem,
                 **{key: record.get(key) for key in keys},
                 "files": len(record["files"]),
                 "bytes": record.get("total_bytes"),
                 "used_bytes": used_bytes(directory),
                 "touched": [entry.path for entry in touched],
                 "damaged": [row["path"] for row in record["files"] if row.get("damaged")],
-                "extra": model_record.strays_in(directory, model_record.recorded_entries(record)),
+                "extra": []
+                if problem
+                else model_record.strays_in(directory, model_record.recorded_entries(record)),
                 "releases": refer.get(name, []),
                 "engines": engines_running(name),
             }
         )
-    unfinished = [
-        {"name": name_of(place), "bytes": used_bytes(place)}
-        for place in sorted((root() / ".incoming").glob("*/*"))
-        if place.is_dir() and not place.is_symlink()
-    ]
+    left: Counter[str] = Counter()
+    for place in (*(root() / ".incoming").glob("*/*"), *without_record()):
+        if place.is_dir() and not place.is_symlink():
+            left[name_of(place)] += used_bytes(place)
+    unfinished = [{"name": name, "bytes": left[name]} for name in sorted(left)]
     return {"models": rows, "unfinished": unfinished, "free_bytes": free_bytes()}
+
+
+def _record(directory: Path) -> tuple[dict[str, Any], str | None]:
+    """A model's record, and why it cannot be read: one bad record must hide no other model."""
+    try:
+        return model_record.read_files(directory) or {"files": []}, None
+    except HostError as error:
+        return {"files": []}, f"{error.what}: {error.why}"
+
+
+def without_record() -> list[Path]:
+    """Models' directories that count for nothing."""
+    return [
+        place
+        for place in root().glob("*/*")
+        if not place.name.startswith(".")
+        and not place.parent.name.startswith(".")
+        and not os.path.lexists(model_record.record_path(place))
+    ]
 
 
 def free_bytes() -> int:
@@ -152,7 +176,8 @@ def places(name: str) -> tuple[Path, Path, Path]:
 def _remove(name: str) -> int:
     """Its record first, so that it counts for nothing from the first moment on."""
     record_file, directory, gathered = places(name)
-    record = model_record.read_record(directory) or {}
+    record, _ = _record(directory)
+    published_once = os.path.lexists(directory)
     with prune.idle(gathered) as nobody_pulls:
         if not nobody_pulls:
             raise locking.Busy(
@@ -167,7 +192,7 @@ def _remove(name: str) -> int:
         prune.remove_as_owner(directory)
         prune.remove_as_owner(gathered)
     events.record(
-        "model removed" if record else "unfinished pull removed",
+        "model removed" if published_once else "unfinished pull removed",
         model=name,
         model_digest=record.get("model_digest"),
         commit=record.get("commit"),

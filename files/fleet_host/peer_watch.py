@@ -5,7 +5,6 @@ As long as a pull lives it asks every peer and its own server, which is what kee
 
 from __future__ import annotations
 
-import http.client
 import math
 import threading
 import time
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import peers, share_state, sharing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from .sharing import Peer, Sharing
 
@@ -42,6 +41,7 @@ class Seen:
     hub: bool = False
     hub_failed: str | None = None
     bytes: int = 0
+    hashed: int = 0
     uploads: int = 0
     problem: str | None = None
     ever: bool = False
@@ -62,7 +62,12 @@ class PeerWatch:
     """Asks from the moment it is made until `end`. Its readers take what is there; each Seen is
     changed by the asking thread alone, a field at a time."""
 
-    def __init__(self, found: Sharing, coming: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        found: Sharing,
+        coming: Iterable[str] = (),
+        hashed_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.model = found.model
         self.rank = found.rank
         self._sharing = found
@@ -71,6 +76,7 @@ class PeerWatch:
         self._ended = threading.Event()
         self._pool = ThreadPoolExecutor(ASKING_THREADS)
         self._said_at = 0.0
+        self._hashed_bytes = hashed_bytes
         self._state: dict[str, Any] = {
             "coming": sorted(coming), "bytes": 0, "hub": False, "hub_failed": None, "ended": False,
         }  # fmt: skip
@@ -99,9 +105,12 @@ class PeerWatch:
         with self._lock:
             self._seen[name].left_until = time.monotonic() + seconds
 
-    def movement(self) -> int:
-        """A number that changes while a peer that pulls gets on."""
-        return sum(seen.bytes + len(seen.files) for seen in self.answering())
+    def movement(self) -> tuple[int, frozenset[str]]:
+        """Something that changes while a peer that pulls gets on, or hashes what it has, and when
+        another one tries the hub."""
+        alive = self.answering()
+        at_hub = frozenset(seen.peer.name for seen in alive if seen.hub)
+        return sum(seen.bytes + len(seen.files) + seen.hashed for seen in alive), at_hub
 
     def in_words(self) -> str:
         alive = self.answering()
@@ -137,7 +146,8 @@ class PeerWatch:
     def _write(self) -> None:
         with self._lock:
             self._said_at = time.monotonic()
-            share_state.write(self.model, self._state)
+            state = {**self._state, "hashed": self._hashed_bytes()}
+            share_state.write(self.model, state)
 
     def end(self, hub_failed: str | None = None) -> None:
         """This host pulls no more; hub_failed: why the hub gave it nothing."""
@@ -194,7 +204,8 @@ class PeerWatch:
         source = seen.peer.address if seen.peer.name == self._sharing.name else None
         try:
             told = peers.ask(seen.peer, self.model, self.tokens, source=source)
-        except (OSError, http.client.HTTPException, peers.PeerFailed) as error:
+        except Exception as error:
+            # Whatever it is: one that cannot be asked is not waited for.
             seen.problem = peers.in_words(error)
             refused = isinstance(error, ConnectionRefusedError)
             if refused or not seen.ever:
@@ -206,6 +217,7 @@ class PeerWatch:
             seen.hub = told["hub"]
             seen.hub_failed = told["hub_failed"] if isinstance(told["hub_failed"], str) else None
             seen.bytes = told["bytes"] if isinstance(told["bytes"], int) else 0
+            seen.hashed = told["hashed"] if isinstance(told["hashed"], int) else 0
             seen.uploads = told["uploads"] if isinstance(told["uploads"], int) else 0
             seen.problem, seen.ever = None, True
             seen.answered_at = time.monotonic()

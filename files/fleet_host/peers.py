@@ -12,7 +12,8 @@ import http.client
 import json
 import os
 import socket
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import durable, sharing
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
     from .sharing import Peer
 
 ASK_SECONDS = 5.0
+# The whole of an answer, however steadily its bytes drip in: 200 kB for a model of 3000 files.
+ANSWER_SECONDS = 10.0
 # A peer that sends nothing for so long is taken for gone. Longer than a disk takes to wake up.
 SILENCE_SECONDS = 20.0
+# And one that takes so long for a buffer of 1 MiB (3.5 kB/s) is as good as gone.
+BUFFER_SECONDS = 300.0
 LARGEST_ANSWER_BYTES = 4 << 20
 
 
@@ -56,12 +61,50 @@ class Origins:
     unknown: bool = False
 
 
-class _Connection(http.client.HTTPConnection):
-    """Of one request. source: the address to ask from."""
+@dataclass
+class Account:
+    """What came from peers, for the job's result."""
 
-    def __init__(self, peer: Peer, timeout: float, source: str | None) -> None:
+    files: int = 0
+    bytes_from: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+
+
+class _TimedSocket(socket.socket):
+    """A socket's own time-out is for each piece that comes, so that drops keep a reader for ever.
+    silence_seconds: for each piece. deadline: for all that is read until it is set anew."""
+
+    silence_seconds: float
+    deadline: float
+
+    def recv_into(self, *arguments: Any, **options: Any) -> int:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self.settimeout(min(self.silence_seconds, left))
+        return super().recv_into(*arguments, **options)
+
+
+class _Connection(http.client.HTTPConnection):
+    """Of one request. timeout: for silence. seconds: for the answer, or each buffer of it. source:
+    the address to ask from."""
+
+    def __init__(self, peer: Peer, timeout: float, seconds: float, source: str | None) -> None:
         here = (source, 0) if source else None
         super().__init__(peer.address, peer.port, timeout=timeout, source_address=here)
+        self._silence_seconds, self._seconds = timeout, seconds
+        self._timed: _TimedSocket | None = None
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock = self._timed = _TimedSocket(fileno=self.sock.detach())
+        self._timed.silence_seconds = self._silence_seconds
+        self.give_time()
+
+    def give_time(self) -> None:
+        """For what is read from here on."""
+        if self._timed is not None:
+            self._timed.deadline = time.monotonic() + self._seconds
 
 
 def _request(
@@ -87,14 +130,14 @@ def ask(
     peer: Peer, model: str, tokens: tuple[str, ...], *, source: str | None = None
 ) -> dict[str, Any]:
     """What a peer has and does (share_server). OSError, HTTPException, PeerFailed."""
-    connection = _Connection(peer, ASK_SECONDS, source)
+    connection = _Connection(peer, ASK_SECONDS, ANSWER_SECONDS, source)
     try:
         response = _request(connection, tokens, f"/{model}", 0)
         body = response.read(LARGEST_ANSWER_BYTES)
         if response.status != http.client.OK:
             raise PeerFailed(f"it answered {response.status}")
         document = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PeerFailed(f"its answer cannot be read ({error})") from error
     finally:
         connection.close()
@@ -110,6 +153,7 @@ def ask(
         "hub": document.get("hub") is True,
         "hub_failed": document.get("hub_failed"),
         "bytes": document.get("bytes"),
+        "hashed": document.get("hashed"),
         "uploads": document.get("uploads"),
     }
 
@@ -191,7 +235,7 @@ def _receive(
     origins: Origins,
     tally: Tally,
 ) -> None:
-    connection = _Connection(peer, SILENCE_SECONDS, None)
+    connection = _Connection(peer, SILENCE_SECONDS, BUFFER_SECONDS, None)
     try:
         try:
             response = _request(connection, tokens, f"/{model}/{entry.sha256}", have)
@@ -209,6 +253,7 @@ def _receive(
         view = memoryview(buffer)
         while have < entry.size_bytes:
             try:
+                connection.give_time()
                 count = response.readinto(view)
             except (OSError, http.client.HTTPException) as error:
                 raise PeerFailed(f"{in_words(error)} in the middle of {entry.path}") from error

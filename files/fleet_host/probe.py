@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # Gauges in every sampled version of vLLM, one sample an engine core (data parallel ranks).
 LOAD = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.M)
 
+# As many clients ask: with all of them vLLM runs every part of its sampler.
+SAMPLED = {"temperature": 1.0, "top_p": 0.9, "top_k": 50}
+
 
 class NotReadyError(Exception):
     """No answer yet: no socket, nobody listening, or an error that may pass (5xx)."""
@@ -74,12 +77,26 @@ def request(
 
 
 def completion(path: Path, probe: Probe, timeout_seconds: float) -> str:
-    """The text of one real completion, never empty. NotReadyError, RejectedError."""
+    """The text of one real completion, never empty, after a sampled one has come too.
+    NotReadyError, RejectedError.
+
+    Greedy decoding, whose text can be judged, does not run the sampler: that compiles code of its
+    own on its first use, and an engine that cannot (no C++ compiler, seen with vLLM 0.28 on CPUs)
+    dies of the first client who does not ask for temperature 0.
+    """
+    _generated(path, probe, SAMPLED, timeout_seconds)
+    text = _generated(path, probe, {"temperature": 0}, timeout_seconds)
+    if not text.strip():
+        raise NotReadyError(f"POST {probe.path} was answered with an empty text")
+    return text
+
+
+def _generated(path: Path, probe: Probe, how: dict[str, float], timeout_seconds: float) -> str:
     body = {
         "model": probe.model,
         "prompt": probe.prompt,
         "max_tokens": probe.max_tokens,
-        "temperature": 0,
+        **how,
         # vLLM's own: a model that would stop at once must still say something.
         "ignore_eos": True,
     }
@@ -96,9 +113,7 @@ def completion(path: Path, probe: Probe, timeout_seconds: float) -> str:
         raise RejectedError(
             f"POST {probe.path} did not answer with a completion: {shown}"
         ) from error
-    if not isinstance(text, str) or not text.strip():
-        raise NotReadyError(f"POST {probe.path} was answered with an empty text: {shown}")
-    return text
+    return text if isinstance(text, str) else ""
 
 
 def load(path: Path) -> float | None:

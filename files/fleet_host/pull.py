@@ -28,7 +28,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
     fan_out also peers: what came from whom (swarm.as_result)."""
     wanted, place = read_spec(spec)
     check_target(wanted.target)
-    with staging.held(place):
+    with staging.held(place, progress):
         swarm = Swarm(wanted, place) if wanted.fan_out else None
         try:
             if place.final.is_dir():

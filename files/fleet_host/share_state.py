@@ -3,7 +3,7 @@
 Given is what was verified and not touched since: of a published model by its record, of one that is
 being pulled file by file by staging's verified.json. The pull itself writes fan-out.json into its
 unit's directory below /run every second or so:
-  {at, coming: [sha256], bytes, hub, hub_failed, ended}
+  {at, coming: [sha256], bytes, hashed, hub, hub_failed, ended}
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def given(model: str) -> dict[str, Given]:
     staged = durable.read_object(staging_directory(model) / "verified.json") or {}
     _add(found, staging_directory(model) / "model", list(staged.values()))
     try:
-        record = model_record.read_record(model_directory(model))
+        record = model_record.read_files(model_directory(model))
     except HostError:
         record = None  # a verification tells; here it only gives nothing
     _add(found, model_directory(model), (record or {}).get("files", []))
@@ -91,9 +91,10 @@ def write(model: str, state: dict[str, Any]) -> bool:
 
 
 def read(model: str, *, opened_at: float, expected: bool) -> dict[str, Any]:
-    """{pulling, starting, coming, bytes, hub, hub_failed}. expected: the run that opened this host
-    at opened_at is about to start its pull, which counts as pulling until it has had the time to;
-    starting: it has not said yet what it has."""
+    """{pulling, starting, coming, bytes, hashed, hub, hub_failed}.
+
+    expected: the run that opened this host at opened_at is about to start its pull, which counts as
+    pulling until it has had the time to; starting: it has not said yet what it has."""
     document = durable.read_object(state_path(model)) or {}
     now, at = time.monotonic(), document.get("at")
     if not isinstance(at, float):
@@ -105,6 +106,7 @@ def read(model: str, *, opened_at: float, expected: bool) -> dict[str, Any]:
             "starting": False,
             "coming": coming if isinstance(coming, list) else [],
             "bytes": document.get("bytes") or 0,
+            "hashed": document.get("hashed") or 0,
             "hub": document.get("hub") is True,
             "hub_failed": document.get("hub_failed"),
         }
@@ -116,6 +118,7 @@ def read(model: str, *, opened_at: float, expected: bool) -> dict[str, Any]:
         "starting": starting,
         "coming": [],
         "bytes": document.get("bytes") or 0,
+        "hashed": 0,
         "hub": False,
         "hub_failed": document.get("hub_failed") if told else None,
     }

@@ -77,7 +77,7 @@ def json_or_none(path: str) -> Json:
         return None if text is None else from_json(text)
     except IsADirectoryError:
         return {"error": f"{path} is a directory, and a file belongs there: move it away"}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return {"error": f"{path} is not JSON: {error}"}
 
 
@@ -475,7 +475,13 @@ def models_section(request: dict[str, Any]) -> Json:
         for name in entries(os.path.join(root, model)):
             if name.endswith(".json") and not model.startswith("."):
                 directory = os.path.join(root, model, name[: -len(".json")])
-                models.setdefault(model, {})[name[: -len(".json")]] = model_state(directory)
+                try:
+                    state = model_state(directory)
+                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                    # The other models must still be seen.
+                    why = f"its record cannot be read ({type(error).__name__}: {error})"
+                    state = {"record": None, "intact": False, "complete": False, "problems": [why]}
+                models.setdefault(model, {})[name[: -len(".json")]] = state
     return models
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,13 @@ from .listing import FileEntry, Listing
 from .model_record import record_path, row_of, stat_in
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
+
+    from .status import Progress
 
 SAVE_INTERVAL_SECONDS = 5.0
+# A verification looks four times a second who wants the model.
+GIVE_WAY_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -60,15 +65,40 @@ def places(target: Path, model_id: str, revision: str) -> Places:
     return Places(target / name / revision, target / ".incoming" / name / revision)
 
 
-def held(place: Places) -> AbstractContextManager[None]:
-    """Hold the model: two clients with different HOMEs both write into one directory."""
+@contextmanager
+def held(place: Places, progress: Progress | None = None) -> Iterator[None]:
+    """Hold the model: two clients with different HOMEs both write into one directory.
+
+    A verification has it too, for hours, and gives way to whoever holds the lock of pulls.
+    """
     durable.make_directories(place.staging)
     durable.make_directories(place.final.parent)
-    return locking.held(
-        place.staging.with_name(f".{place.staging.name}.lock"),
+
+    def say() -> None:
+        if progress is not None:
+            message = f"for a verification (llm-verify@*) of {place.final} to give way"
+            progress.phase("waiting", message=message)
+
+    with locking.held(
+        pulls_lock(place.staging),
         f"{place.final} is being pulled already",
         "Wait for it: 'systemctl list-units \"llm-pull@*\"' shows which job it is.",
-    )
+        patience_seconds=1.0,
+    ), locking.held(
+        place.staging.with_name(f".{place.staging.name}.lock"),
+        f"{place.final} is being verified or removed, and did not become free",
+        f"A verification should have given way within {GIVE_WAY_SECONDS:.0f} s. See 'systemctl "
+        "list-units \"llm-verify@*\"'; it can be stopped, changes no model, and goes on at its "
+        "next time. Wait for a removal ('fleet model remove'). Then run again.",
+        patience_seconds=GIVE_WAY_SECONDS,
+        on_wait=say,
+    ):  # fmt: skip
+        yield
+
+
+def pulls_lock(staging: Path) -> Path:
+    """Held by a pull from before it has the model: a verification that has it then gives way."""
+    return staging.with_name(f".{staging.name}.pull.lock")
 
 
 def write_lock(place: Places, origin: dict[str, Any], listing: Listing) -> None:
@@ -86,17 +116,21 @@ def read_lock(place: Places) -> Listing | None:
     return Listing(tuple(sorted(entries)), document["commit"])
 
 
-def remembered(place: Places, entries: tuple[FileEntry, ...]) -> dict[str, Verdict]:
-    """Files that an earlier run found good and that nobody touched since.
+def remembered(
+    place: Places, entries: tuple[FileEntry, ...], directory: Path | None = None
+) -> dict[str, Verdict]:
+    """Files that an earlier run found good and that nobody touched since. directory: where they are
+    by now, None for staging.
 
     Each was fsynced before it was hashed, so a power cut cannot have emptied it since.
     """
     known = durable.read_json(place.verified) or {}
+    directory = directory or place.model
     good = {}
     for entry in entries:
         row = known.get(entry.path)
         if row and row["sha256"] == entry.sha256 and row["size"] == entry.size_bytes:
-            stat = stat_of(place.model / entry.path)
+            stat = stat_of(directory / entry.path)
             if stat is not None and stat_in(row).same(stat):
                 good[entry.path] = Verdict(entry, None, stat)
     return good
@@ -176,15 +210,30 @@ def sealed(directory: Path, verdicts: list[Verdict], *, renamed: bool = False) -
     have happened since they were hashed. HostError otherwise.
     """
     current = [Verdict(it.entry, None, stat_of(directory / it.entry.path)) for it in verdicts]
-    for before, now in zip(verdicts, current, strict=True):
-        if before.stat is None or not before.stat.same(now.stat, but_ctime=renamed):
+    refuse_changed(directory, verdicts, current, but_ctime=renamed)
+    make_read_only(directory)
+    # Whoever had it open before can write still, and the record must not call that verified.
+    final = [Verdict(it.entry, None, stat_of(directory / it.entry.path)) for it in verdicts]
+    refuse_changed(directory, verdicts, final, but_ctime=True)
+    return final
+
+
+def refuse_changed(
+    directory: Path, earlier: list[Verdict], later: list[Verdict], *, but_ctime: bool
+) -> None:
+    for before, now in zip(earlier, later, strict=True):
+        if before.stat is None or not before.stat.same(now.stat, but_ctime=but_ctime):
             raise HostError(
                 f"{directory / now.entry.path} changed after it was verified",
                 "somebody writes into the model's directory.",
                 "Find out who (its owner, 'fuser'), then pull again.",
             )
-    make_read_only(directory)
-    return [Verdict(it.entry, None, stat_of(directory / it.entry.path)) for it in verdicts]
+
+
+def close_directories(directory: Path) -> None:
+    """Read-only again, after a run that was killed while they were not; files stay as they are."""
+    for root, _, _ in os.walk(directory):
+        set_mode(Path(root), 0o555)
 
 
 def set_mode(path: Path, mode: int) -> None:

@@ -22,6 +22,8 @@ LOG_LINES_KEPT = 20
 RATE_WINDOW_SECONDS = 30.0
 # A phase of bytes takes hours: the journal tells how far it is, once in so many seconds.
 JOURNAL_INTERVAL_SECONDS = 60.0
+# The phase of integrity.verify_files.
+HASHING = "verify"
 
 
 def size_words(count: float) -> str:
@@ -51,6 +53,7 @@ class Progress:
         self._message = ""
         self._told_at = time.monotonic()
         self._files: list[dict[str, Any]] = []
+        self._hashed_bytes = 0
 
     def phase(
         self, name: str, *, total: float | None = None, unit: str = "", message: str = ""
@@ -78,6 +81,12 @@ class Progress:
             self._samples.popleft()
         if self._written_at is None or now - self._written_at >= MINIMUM_INTERVAL_SECONDS:
             self._write()
+
+    def hashed_bytes(self) -> int:
+        """Of the phase that hashes, or the last one that did."""
+        if self._phase == HASHING:
+            self._hashed_bytes = int(self._done)
+        return self._hashed_bytes
 
     def say(self, message: str) -> None:
         """Another message for the same phase."""

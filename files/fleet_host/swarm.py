@@ -8,13 +8,15 @@ answer, or whose pull has ended, is not waited for, so the next one takes its pl
 
 from __future__ import annotations
 
+import math
 import random
 import time
+from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import client, hashing, integrity, peers, sharing
+from . import client, hashing, integrity, peers, sharing, turns
 from .early import EarlyVerification
 from .peer_watch import PeerWatch, Seen
 
@@ -25,15 +27,16 @@ if TYPE_CHECKING:
     from .errors import HostError
     from .listing import FileEntry
     from .pull_spec import Wanted
+    from .sharing import Peer
     from .staging import Memory, Places
     from .status import Progress
 
 TICK_SECONDS = 0.25
 # A peer that broke off so often in a row, though it answers questions, is left alone for a while.
 MOST_FAILURES, LEFT_SECONDS = 4, 120.0
-# Of hosts that failed at the hub: after two it is the hub's fault, and waiting for a third is
-# worth nothing.
-FAILED_AT_HUB = 2
+# The host at the hub gives up after model.stall_timeout_seconds and says so; those that wait for it
+# must not give it up in the same moment, nor each other.
+STALL_SPARE_SECONDS = 60.0
 # Between two questions to a peer that was too busy; the more hosts ask, the longer.
 BUSY_SECONDS, BUSY_SECONDS_A_PEER = 0.3, 0.02
 AGAIN_SECONDS = 2.0
@@ -54,15 +57,6 @@ class Transfer:
     tally: hashing.Tally = field(default_factory=hashing.Tally)
 
 
-@dataclass
-class Account:
-    """What came from peers, for the job's result."""
-
-    files: int = 0
-    bytes_from: dict[str, int] = field(default_factory=dict)
-    dropped: dict[str, str] = field(default_factory=dict)
-
-
 class Swarm:
     """See above. Used by the pull's own thread only; PeerWatch and transfers have others."""
 
@@ -74,20 +68,23 @@ class Swarm:
         self._origins: dict[str, peers.Origins] = {}
         self._busy_until: dict[str, float] = {}
         self._failures: dict[str, int] = {}
+        self._stalls: Counter[str] = Counter()
         self._busy: set[str] = set()
         self._liars: set[str] = set()
         self._early = EarlyVerification(place.model)
         # Files that are as locked and broken all the same: the hub's pull says so in its words.
         self._broken: set[str] = set()
         self._told: set[str] = set()
-        self.account = Account()
+        # Why, where the hub will not give this host anything.
+        self._refused: str | None = None
+        self.account = peers.Account()
 
     @property
     def _watch(self) -> PeerWatch:
         assert self._watcher is not None
         return self._watcher
 
-    def begin(self, memory: Memory, needed: tuple[FileEntry, ...]) -> None:
+    def begin(self, memory: Memory, needed: tuple[FileEntry, ...], progress: Progress) -> None:
         """Ask and tell from here on. What is here and has not been verified is announced: others
         then wait for that, and ask no hub for it."""
         self._needed = needed
@@ -100,7 +97,7 @@ class Swarm:
             and (stat := integrity.stat_of(self._place.model / entry.path)) is not None
             and stat.size_bytes == entry.size_bytes
         ]
-        self._watcher = PeerWatch(found, coming)
+        self._watcher = PeerWatch(found, coming, progress.hashed_bytes)
 
     # --- from peers
 
@@ -125,7 +122,7 @@ class Swarm:
                         return []
                     self._start(pool, running, missing)
                     memory.save_when_due()
-                    self._watch.say(self._local_bytes())
+                    self._watch.say(self._local_bytes(), hub_failed=self._refused)
                     if not running:
                         turn = self._turn(missing, time.monotonic() - moved_at, progress)
                         if turn:
@@ -202,8 +199,7 @@ class Swarm:
     def _finish(
         self, future: Future[None], transfer: Transfer, memory: Memory, progress: Progress
     ) -> None:
-        name, place = transfer.peer.peer.name, transfer.peer.peer.place
-        path = transfer.entry.path
+        name, path = transfer.peer.peer.name, transfer.entry.path
         try:
             future.result()
         except hashing.Cancelled:
@@ -213,13 +209,13 @@ class Swarm:
             pause = BUSY_SECONDS + BUSY_SECONDS_A_PEER * len(self._watch.all())
             self._busy_until[name] = time.monotonic() + pause * _RANDOM.uniform(0.5, 1.5)
         except peers.PeerFailed as error:
-            progress.log(f"peer {place}: {error}")
+            progress.log(f"peer {transfer.peer.peer.place}: {error}")
             self._failed(name)
         except peers.WrongBytes as error:
             if error.alone:
                 why = f"it gave wrong bytes for {path} (SHA-256 {error.found})"
                 self._liars.add(name)
-                self._drop(name, place, why, progress)
+                self._drop(transfer.peer.peer, why, progress)
             else:
                 progress.log(f"{path} was pieced together from several and is wrong: anew from one")
         else:
@@ -227,7 +223,7 @@ class Swarm:
                 transfer.entry, None, integrity.stat_of(self._place.model / path)
             )
             verdict = integrity.with_header(self._place.model, verdict)
-            self._failures[name] = 0
+            self._failures[name] = self._stalls[name] = 0
             self._busy.discard(name)
             if verdict.problem is not None:
                 self._broken.add(path)
@@ -262,10 +258,11 @@ class Swarm:
     def _partial(self, path: str) -> Path:
         return self._place.model / (path + client.PARTIAL)
 
-    def _drop(self, name: str, place: str, why: str, progress: Progress) -> None:
-        self._watch.leave_alone(name)
-        self.account.dropped[name] = why
-        progress.log(f"peer {place} is dropped: {why}")
+    def _drop(self, peer: Peer, why: str, progress: Progress, seconds: float = math.inf) -> None:
+        self._watch.leave_alone(peer.name, seconds)
+        self.account.dropped[peer.name] = why
+        how = "dropped" if math.isinf(seconds) else f"left alone for {seconds:.0f} s"
+        progress.log(f"peer {peer.place} is {how}: {why}")
 
     # --- whose turn it is at the hub
 
@@ -273,30 +270,27 @@ class Swarm:
         self, missing: list[FileEntry], still_seconds: float, progress: Progress
     ) -> list[FileEntry]:
         """What this host is to bring from the hub now; empty: others bring it, or verify it."""
-        if not self._watch.asked_all():
-            return []
-        if still_seconds > self._wanted.client.stall_timeout_seconds:
+        if still_seconds > self._wanted.client.stall_timeout_seconds + STALL_SPARE_SECONDS:
             # Somebody who has them does not give them, or who pulls them does not get on.
             for seen in self._watch.answering():
-                self._drop(seen.peer.name, seen.peer.place, "nothing came from it", progress)
+                seconds = LEFT_SECONDS * 2 ** self._stalls[seen.peer.name]
+                self._stalls[seen.peer.name] += 1
+                self._drop(seen.peer, "nothing came from it", progress, seconds)
             return missing
+        if not self._watch.asked_all():
+            return []
         alive = self._watch.answering()
-        # What somebody has is not the hub's business, also while he is too busy to give it.
-        theirs = {sha256 for seen in alive for sha256 in seen.files | seen.coming}
-        turn = [
-            entry for entry in missing if entry.sha256 not in theirs or entry.path in self._broken
-        ]
-        # One that has not begun may have the very files, not verified yet. One to whom the hub
-        # gives nothing does not hold the others back.
-        ahead = any(
-            seen.starting
-            or (seen.pulling and seen.peer.rank < self._watch.rank and not seen.hub_failed)
-            for seen in alive
-        )
-        return [] if ahead and self._hub_works() else turn
+        if self._refused is not None and turns.somebody_pulls(alive):
+            return []
+        works = turns.hub_works(self._watch.all())
+        return turns.of(missing, alive, self._watch.rank, self._broken, hub_works=works)
 
-    def _hub_works(self) -> bool:
-        return sum(1 for seen in self._watch.all() if seen.hub_failed) < FAILED_AT_HUB
+    def left_to_others(self, error: HostError, progress: Progress) -> bool:
+        """The hub refuses this host: whether another one is getting on there all the same."""
+        self._refused = error.why
+        if found := turns.somebody_pulls(self._watch.answering()):
+            progress.log(f"{error.what}: {error.why} Another host pulls it, and is waited for.")
+        return found
 
     def _tell_unreachable(self, progress: Progress) -> None:
         for line in self.unreachable():
@@ -321,6 +315,7 @@ class Swarm:
         """To be called about once a second: verifies files that are whole, so that others can have
         them. It raises Yielded when others have, or bring, what this host is fetching."""
 
+        self._refused = None
         for entry in fetched:
             stat = integrity.stat_of(self._partial(entry.path))
             if stat is not None and stat.size_bytes >= entry.size_bytes:
@@ -338,7 +333,7 @@ class Swarm:
                     self._yield(f"{entry.path} is at a peer", progress)
             for seen in alive:
                 ahead = seen.hub and seen.peer.rank < self._watch.rank
-                if absent and ahead and self._hub_works():
+                if absent and ahead and turns.hub_works(self._watch.all()):
                     self._yield(f"{seen.peer.name} asks it", progress)
 
         return tick

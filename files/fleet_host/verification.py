@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from . import durable, fields, integrity, layout, locking, model_record, models
 from .errors import HostError, SpecError
 from .listing import name_problem
+from .staging import pulls_lock
 from .status import Progress
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ SHOWN_LINES = 50
 class Found:
     """What is wrong with one model. name: OWNER--NAME/REVISION. checked: files that were hashed.
     damaged: (path, problem). broken: the same, of files that are as locked and do not belong
-    together."""
+    together. error: why it could not be verified."""
 
     name: str
     record: dict[str, Any]
@@ -38,9 +39,12 @@ class Found:
     damaged: list[tuple[str, str]]
     extra: list[str]
     broken: list[tuple[str, str]]
+    error: HostError | None = None
 
     @property
     def lines(self) -> list[str]:
+        if self.error is not None:
+            return [f"{self.name}: {self.error.what}: {self.error.why}"]
         return [
             f"{self.name}: {path} {problem}" for path, problem in self.damaged + self.broken
         ] + [f"{self.name}: {path} does not belong to the model" for path in self.extra]
@@ -60,6 +64,10 @@ class Found:
         }
 
 
+class GaveWay(Exception):
+    """A pull wants the model: a deploy must not wait for hours, or fail, for a verification."""
+
+
 def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{models: [as_dict()], skipped: [name], deep, seconds}. HostError when one is not as recorded.
 
@@ -72,8 +80,15 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
     began = time.monotonic()
     answers, skipped = [], []
     for directory in wanted_models(spec):
-        deep = spec.get("deep") is True or (days is not None and is_due(directory, days))
-        found = verify_held(directory, deep=deep, progress=progress)
+        try:
+            deep = spec.get("deep") is True or (days is not None and is_due(directory, days))
+            found = verify_held(directory, deep=deep, progress=progress)
+        except HostError as error:
+            # Of this model: the others are verified all the same.
+            problem = f"cannot be relied on: {error.what}: {error.why}"
+            broken = [(f"{directory.name}.json", problem)]
+            name = models.name_of(directory)
+            found = Found(name, {"files": []}, [], [], [], broken, error)
         if found is None:
             skipped.append(models.name_of(directory))
         else:
@@ -97,11 +112,14 @@ def damage(wrong: list[Found], result: dict[str, Any]) -> HostError:
     damaged = sum(len(found.damaged) for found in wrong)
     extra = sum(len(found.extra) for found in wrong)
     engines = sorted({one for it in wrong if it.damaged for one in models.engines_running(it.name)})
-    fix = (
+    errors = [found.error for found in wrong if found.error is not None]
+    fixes = [
         "Run the deploy: its pull replaces the damaged files alone and moves away what does not "
         "belong."
-        if damaged or extra
-        else "Every file is as it was pulled, so it is broken at its source: use another revision."
+    ] * bool(damaged or extra)
+    fixes += list(dict.fromkeys(error.fix for error in errors))
+    fix = " ".join(fixes) or (
+        "Every file is as it was pulled, so it is broken at its source: use another revision."
     )
     if engines:
         fix += (
@@ -110,7 +128,9 @@ def damage(wrong: list[Found], result: dict[str, Any]) -> HostError:
         )
     error = HostError(
         f"{names} is not as it was verified",
-        f"{damaged} files are damaged and {extra} do not belong: {lines[0]}.",
+        f"{damaged} files are damaged and {extra} do not belong"
+        + (f", and {len(errors)} models could not be verified" if errors else "")
+        + f": {lines[0].rstrip('.')}.",
         fix,
         lines[:SHOWN_LINES],
     )
@@ -131,22 +151,32 @@ def wanted_models(spec: dict[str, Any]) -> list[Path]:
 
 
 def verify_held(directory: Path, *, deep: bool, progress: Progress) -> Found | None:
-    """verify_model while no pull writes into it; None when one does, which verifies it itself."""
+    """verify_model while no pull writes into it; None when one does, or comes to want it."""
     staging = directory.parents[1] / ".incoming" / directory.parent.name
     durable.make_directories(staging)
     lock = staging / f".{directory.name}.lock"
     try:
         with locking.held(lock, "the model is being pulled", "Wait for it."):
-            return verify_model(directory, deep=deep, progress=progress)
+            pulls = pulls_lock(staging / directory.name)
+            return verify_model(directory, deep=deep, progress=progress, pulls=pulls)
+    except GaveWay:
+        progress.log(f"{models.name_of(directory)} is left to a pull, and verified another time")
+        return None
     except locking.Busy:
         progress.log(f"{models.name_of(directory)} is left out: it is being pulled")
         return None
 
 
 def verify_model(
-    directory: Path, *, deep: bool, progress: Progress, renewing: bool = True
+    directory: Path,
+    *,
+    deep: bool,
+    progress: Progress,
+    renewing: bool = True,
+    pulls: Path | None = None,
 ) -> Found:
-    """One published model, and its record renewed. deep: each file is read from the disk."""
+    """One published model, and its record renewed. deep: each file is read from the disk. pulls:
+    the lock whose holder it gives way to (GaveWay), with what it has found in the record."""
     record = model_record.require_record(directory)
     entries = model_record.recorded_entries(record)
     todo = list(entries) if deep else model_record.touched_entries(directory, record)
@@ -156,8 +186,20 @@ def verify_model(
         total = sum(entry.size_bytes for entry in todo)
         message = f"{len(todo)} of {len(entries)} files of {name}"
         progress.phase("verify", total=total, unit="bytes", message=message)
-        # A marked file may be right in the page cache and wrong on the disk.
-        verdicts = integrity.verify_files(directory, todo, progress=progress, from_disk=True)
+
+        def tick() -> None:
+            if pulls is not None and locking.is_held(pulls):
+                raise GaveWay
+
+        try:
+            # A marked file may be right in the page cache and wrong on the disk.
+            integrity.verify_files(
+                directory, todo, progress=progress, from_disk=True,
+                on_verdict=verdicts.append, on_tick=tick,
+            )  # fmt: skip
+        except GaveWay:
+            model_record.renew(directory, record, verdicts, deep=False)
+            raise
         if renewing:
             model_record.renew(directory, record, verdicts, deep=deep)
     damaged = [(it.entry.path, it.problem) for it in verdicts if it.problem]

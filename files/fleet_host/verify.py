@@ -12,7 +12,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import events, fields, verified, verify_full
+from . import engine, events, verified, verify_full
 from .errors import HostError
 from .https_client import Client, Reply, UnansweredError
 from .verify_service import Failed, Service, chat, completion, expect
@@ -44,7 +44,7 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     engine: whose release is noted as verified when every check has passed (verified.py).
     """
     service = Service(request)
-    running = verified.what_runs(fields.optional_text(request, "engine"))
+    running = verified.what_runs(service.engine)
     began = time.monotonic()
     checks: list[tuple[str, Callable[[Service], dict[str, Any]]]] = [
         ("models", check_models),
@@ -145,36 +145,50 @@ def check_answer(service: Service) -> dict[str, Any]:
 def check_stream(service: Service) -> dict[str, Any]:
     """Events arrive one after the other, not all at the end, which buffering would do."""
     for _ in range(STREAM_TRIES):
-        figures = _stream(service)
-        events, pieces = figures["events"], figures["pieces"]
-        if events >= MINIMUM_STREAM_EVENTS and pieces >= max(2, events / EVENTS_PER_READ):
-            return figures
+        reply, path = _generate(service, STREAM_TOKENS, stream=True, timeout=300.0)
+        figures = _how_it_came(reply)
+        if not _is_bunched(figures):
+            return {"path": path, **figures}
+    if service.engine and _is_bunched(_from_the_engine(service, path)):
+        # A tiny model on a busy host has said all of it before its server sends the first event.
+        return {"path": path, **figures, "bunched_by": "the engine"}
     raise Failed(
-        f"the {events} events of the stream came in {pieces} piece(s), and were bunched in "
-        f"{STREAM_TRIES} streams one after the other",
+        f"the {figures['events']} events of the stream came in {figures['pieces']} piece(s), and "
+        f"were bunched in {STREAM_TRIES} streams one after the other",
         "Something buffers: proxy_buffering in Nginx's configuration, or a proxy before it.",
         [json.dumps(figures)],
     )
 
 
-def _stream(service: Service) -> dict[str, Any]:
+def _is_bunched(figures: dict[str, Any]) -> bool:
+    events, pieces = figures["events"], figures["pieces"]
+    return bool(events < MINIMUM_STREAM_EVENTS or pieces < max(2, events / EVENTS_PER_READ))
+
+
+def _from_the_engine(service: Service, path: str) -> dict[str, Any]:
+    """How the same stream comes from the engine itself."""
+    socket_path = str(engine.socket_path(str(service.engine)))
+    client = Client(service.server_name, 0, None, tls=False, socket_path=socket_path)
+    body = (chat if "chat" in path else completion)(service, STREAM_TOKENS, stream=True)
+    return _how_it_came(client.request("POST", path, body, {}, 300.0))
+
+
+def _how_it_came(reply: Reply) -> dict[str, Any]:
     """How the events of one stream came."""
-    reply, path = _generate(service, STREAM_TOKENS, stream=True, timeout=300.0)
     if not reply.headers.get("content-type", "").startswith("text/event-stream"):
         raise Failed(
-            f"{path} with stream answered {reply.headers.get('content-type')}",
+            f"{reply.path} with stream answered {reply.headers.get('content-type')}",
             "Something between Nginx and the engine does not stream.",
         )
     events = [line for line in reply.lines if line.text.startswith("data:")]
     if not any(line.text.strip() == "data: [DONE]" for line in events):
         raise Failed(
-            f"the stream of {path} ended without [DONE], after {len(events)} events",
+            f"the stream of {reply.path} ended without [DONE], after {len(events)} events",
             "It was cut on the way: gateway.read_timeout_seconds, and the engine's log.",
         )
     pieces = len({line.read for line in events})
     gaps = [after.seconds - before.seconds for before, after in itertools.pairwise(events)]
     return {
-        "path": path,
         "events": len(events),
         "pieces": pieces,
         "first_event_seconds": round(events[0].seconds, 3),

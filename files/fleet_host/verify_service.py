@@ -39,6 +39,7 @@ class Service:
         # What only mode full has; None in mode direct.
         self.full: dict[str, Any] | None = dict(full) if isinstance(full, dict) else None
         self.key = _own_key(full=self.full is not None)
+        self.engine = fields.optional_text(request, "engine")
         self.client = Client(self.server_name, self.https_port, _authority(request))
 
     def ask(

@@ -6,11 +6,17 @@ import os
 from pathlib import Path
 
 BASE_VARIABLE = "FLEET_LAB_DIR"
+# A hub beside the lab's, with models, faults and counters of its own.
+HUB_VARIABLE = "FLEET_LAB_HUB"
 DEFAULT_BASE = Path("/var/lib/fleet-lab")
 
 
 def hub_directory(base: Path | None = None) -> Path:
-    """`base`/hub; without `base` the lab's state directory, which FLEET_LAB_DIR overrides."""
+    """`base`/hub; without `base` FLEET_LAB_HUB, or hub in the lab's state directory, which
+    FLEET_LAB_DIR overrides."""
+    other = os.environ.get(HUB_VARIABLE)
+    if base is None and other:
+        return Path(other)
     chosen = base or Path(os.environ.get(BASE_VARIABLE) or DEFAULT_BASE)
     return chosen / "hub"
 

@@ -59,7 +59,7 @@ def report(host: str, answer: Mapping[str, Any]) -> list[str]:
             f"{row['verified_at'] or 'never'}{_state(row)}; used by {users}{serving}"
         )
     lines += [
-        f"  {row['name']}: {size_words(row['bytes'])} of a pull that is not finished"
+        f"  {row['name']}: {size_words(row['bytes'])} of a pull or a removal that is not finished"
         for row in answer["unfinished"]
     ]
     return lines
@@ -67,6 +67,8 @@ def report(host: str, answer: Mapping[str, Any]) -> list[str]:
 
 def _state(row: Mapping[str, Any]) -> str:
     found = []
+    if problem := row.get("problem"):
+        found.append(f"its RECORD CANNOT BE READ ({problem.rstrip('.')})")
     if row["damaged"]:
         found.append(f"{len(row['damaged'])} files DAMAGED, {row['damaged'][0]} first")
     if row["touched"]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.model.making import Made, Wish, make
-from pyinfra_deploy.model.places import Place, place_of
+from pyinfra_deploy.model.places import TOKENS, Place, place_of
 from pyinfra_deploy.model.refused import Refused
 from pyinfra_deploy.model.source import Asked
+from pyinfra_deploy.model.web import origin
 from pyinfra_deploy.model.writing import is_written, present_lock, write
 from pyinfra_deploy.operations.lock_signature import (
     shown,
@@ -165,13 +166,25 @@ def _of_inventory(arguments: argparse.Namespace) -> Iterator[Task]:
             place = place_of(arguments.place, arguments.endpoint)
         wish = _wish(arguments, model.id, model.revision, model.accept, path)
         keys = tuple(fleet.root / key for key in model.signed_by)
-        yield Task(wish, place, model.token, path, named=model.lock is not None, signed_by=keys)
+        token = _token_for(place, model)
+        yield Task(wish, place, token, path, named=model.lock is not None, signed_by=keys)
     if not seen:
         raise Refused(
             f"{fleet.name} has no model to lock",
             "none of its hosts is in the group gpu.",
             "name a model: fleet model lock OWNER/NAME",
         )
+
+
+def _token_for(place: Place, model: Model) -> Secret | None:
+    """The token of the settings belongs to their hub: no other host gets it."""
+    if place.hub == model.hub and origin(place.endpoint) == origin(model.endpoint):
+        return model.token
+    variable = TOKENS.get(place.hub)
+    if model.token is not None and variable is not None:
+        print(f"  note: model.token is not sent to {place.endpoint}, which is not the hub of the "
+              f"settings; {variable} would be")  # fmt: skip
+    return None
 
 
 def _wish(
@@ -189,7 +202,7 @@ def _wish(
 def _do(task: Task, *, check: bool) -> bool:
     """False: it differs, and was not written."""
     old = present_lock(task.path)
-    token = task.token.reveal() if task.token is not None and task.place.hub != "http" else None
+    token = task.token.reveal() if task.token is not None else None
     asked = Asked(task.wish.model, task.wish.revision, task.wish.leaves_out)
     made = make(task.place.asker(token), asked, task.wish)
     print(summary(made.lock))

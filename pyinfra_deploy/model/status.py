@@ -87,6 +87,8 @@ def _state(name: str, answer: Mapping[str, Any], digest: str | None) -> tuple[st
 
 
 def _of_published(row: Mapping[str, Any], digest: str | None) -> tuple[str, str]:
+    if problem := row.get("problem"):
+        return "damaged", problem
     if digest is not None and row["model_digest"] != digest:
         return "other", f"digest {row['model_digest'][:12]}, and the lock has {digest[:12]}"
     wrong = row["damaged"] or row["touched"]

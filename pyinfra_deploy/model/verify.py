@@ -86,7 +86,7 @@ def report(host: str, answer: Mapping[str, Any]) -> list[str]:
         lines.append(f"{host}: {row['name']}, {size_words(row['bytes'] or 0)}: {word} ({how})")
         lines += [f"    {text}" for text in wrong]
     for name in answer.get("skipped", ()):
-        lines.append(f"{host}: {name} is being pulled, and verified with that")
+        lines.append(f"{host}: {name} is left out, as a pull has it: verify it after that")
     if "wrong" in answer:
         lines += [f"    {line.strip()}" for line in answer["wrong"] if line.startswith("  fix:")]
     return lines or [f"{host}: has no model"]

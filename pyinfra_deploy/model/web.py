@@ -62,13 +62,14 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if following is not None:
             # urllib makes a GET of every other method.
             following.method = req.get_method()
-            if _origin(req.full_url) != _origin(newurl):
+            if origin(req.full_url) != origin(newurl):
                 for name in ("Authorization", "Cookie"):
                     following.remove_header(name)
         return following
 
 
-def _origin(url: str) -> tuple[str, str]:
+def origin(url: str) -> tuple[str, str]:
+    """Whom a token belongs to."""
     parts = urllib.parse.urlsplit(url)
     return parts.scheme, parts.netloc
 
@@ -112,7 +113,7 @@ def _open(server: Server, url: str, method: str) -> Answer:
     request = urllib.request.Request(  # noqa: S310 - check_endpoint allows http and https alone
         url, method=method, headers={"User-Agent": "fleet"}
     )
-    if server.token and _origin(url) == _origin(server.endpoint):
+    if server.token and origin(url) == origin(server.endpoint):
         request.add_header("Authorization", f"Bearer {server.token}")
         if server.cookie:
             request.add_header("Cookie", f"{server.cookie}={server.token}")

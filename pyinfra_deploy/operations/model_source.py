@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.facts import hub_model
-from pyinfra_deploy.operations.lock_signature import signature_problem
+from pyinfra_deploy.operations.lock_signature import signature_path, signature_problem
 from pyinfra_deploy.planning import wanted
 from pyinfra_deploy.planning.foresight import KnownModel
 from pyinfra_deploy.planning.model_lock import CONFIG, INDEX, document_problem
@@ -52,8 +52,10 @@ def locked_model(model: Model, root: Path) -> LockedModel:
     except UnicodeDecodeError as error:
         return LockedModel(problem=f"{model.lock}: it is not UTF-8 text ({error.reason})")
     locked = judge_lock(model, text)
-    if locked.lock is None or not model.signed_by:
+    if locked.lock is None:
         return locked
+    if not model.signed_by:
+        return replace(locked, unchecked=signature_path(root / model.lock).exists())
     keys = [root / place for place in model.signed_by]
     wrong = signature_problem(root / model.lock, locked.lock, keys)
     if wrong is None:

@@ -21,6 +21,9 @@ SAFETENSORS = ".safetensors"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 CONFIG = "config.json"
+# Linux takes 255 bytes a part (NAME_MAX), and a file on its way has ".incomplete" behind its name;
+# 4096 in all (PATH_MAX), with the model's directory before it.
+LONGEST_PART_BYTES, LONGEST_PATH_BYTES = 240, 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -46,6 +49,12 @@ def name_problem(path: object) -> str | None:
         return "has no name"
     if _CONTROL.search(path):
         return "has a control character or a backslash in its name"
+    try:
+        lengths = [len(part.encode()) for part in path.split("/")]
+    except UnicodeEncodeError:
+        return "is no text that a file system could hold"
+    if max(lengths) > LONGEST_PART_BYTES or sum(lengths) + len(lengths) > LONGEST_PATH_BYTES:
+        return f"is longer than {LONGEST_PART_BYTES} bytes in a part or {LONGEST_PATH_BYTES} in all"
     if any(part in ("", ".", "..") for part in path.split("/")):
         return "leaves the model's directory, or is not written plainly"
     return None
@@ -89,7 +98,7 @@ def shards_of(index: bytes) -> set[str]:
     """The files that an index's weight_map names. Raises ValueError, its text a sentence."""
     try:
         shards = set(json.loads(index)["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it has no weight_map ({type(error).__name__}: {error})") from error
     wrong = sorted(str(name) for name in shards if name_problem(name))
     if wrong or not shards:

@@ -25,13 +25,15 @@ LOCK_AGAIN = "fleet model lock INVENTORY writes it anew; git has the one before"
 @dataclass(frozen=True)
 class LockedModel:
     """The lock that settings name: either it, or why it cannot be used. Neither: none is named.
-    unsigned: the problem is its signature's. fix: of the problem. sha256: of the lock file."""
+    unsigned: the problem is its signature's. fix: of the problem. sha256: of the lock file.
+    unchecked: a signature lies beside it, and settings do not say whose it has to be."""
 
     lock: ModelLock | None = None
     problem: str = ""
     unsigned: bool = False
     fix: str = LOCK_AGAIN
     sha256: str = ""
+    unchecked: bool = False
 
 
 NOT_LOCKED = LockedModel()
@@ -95,11 +97,26 @@ def supply_findings(
     yield from lock_findings(host, settings, locked)
     if locked.problem:
         return
+    yield from _unchecked(host, locked)
     yield from _license(host, settings, settings.model, locked.lock)
     yield from _unaccepted(host, settings.model, locked.lock, listed)
     yield from _load_format(host, settings, settings.model)
     yield from _not_locked(host, settings, settings.model, locked.lock)
     yield from _remote_code(host, settings, settings.model, locked.lock)
+
+
+def _unchecked(host: str, locked: LockedModel) -> Iterator[Finding]:
+    if locked.unchecked:
+        yield Finding(
+            "model.signature-not-checked",
+            "warn",
+            host,
+            "model.signed_by",
+            "the model's lock has a signature beside it, and nobody looks at it",
+            "name the public key it has to be of: model: {signed_by: [keys/NAME.pub]}; or remove "
+            "the .sig file",
+            source="docs/models.md",
+        )
 
 
 def _license(

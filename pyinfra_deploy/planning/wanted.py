@@ -34,8 +34,9 @@ DOOR = "engine door"
 # Debian's and Ubuntu's nginx package runs its workers as this user.
 NGINX_USER = "www-data"
 
-# Triton compiles a small C launcher when an engine starts, so a CUDA host needs a compiler and
-# Python's headers ("Failed to find C compiler" otherwise).
+# Triton compiles a small C launcher when an engine starts ("Failed to find C compiler" otherwise),
+# and on CPUs torch compiles vLLM's sampler for the first request that is not greedy
+# ("InvalidCxxCompiler", of which vLLM 0.28 dies). Both need Python's headers too.
 COMPILER_PACKAGES = ("gcc", "g++", "libc6-dev")
 # Generous guesses, as conda's locks name no sizes: Python and its libraries with the packages they
 # are linked from, and Miniforge with what its installer unpacks.
@@ -95,10 +96,9 @@ def packages(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, 
             present = f"/usr/bin/python{version}" in (snapshot["os"].get("pythons") or [])
             # An interpreter that somebody has put there has no packages to ask apt for.
             if not present or version in packaged_pythons(snapshot["os"]):
-                wanted |= {f"python{version}", f"python{version}-venv"}
-                wanted |= {f"python{version}-dev"} if cuda else set()
+                wanted |= {f"python{version}{part}" for part in ("", "-venv", "-dev")}
         # vLLM's CPU kernels are linked to it, and on CUDA hosts it binds workers to NUMA nodes.
-        wanted |= {"libnuma1", *(COMPILER_PACKAGES if cuda else ())}
+        wanted |= {"libnuma1", *COMPILER_PACKAGES}
         if cuda and settings.engine.args.get("numa-bind") is True:
             # vLLM starts its workers through this program, and does not start without it.
             wanted.add("numactl")

@@ -3,7 +3,9 @@
 A model of 5 GB shards' proportions in page cache is verified by files/fleet_host, and hashed by as
 many bare Python processes as there are cores, each with its share of the files, in turns. Only the
 hashing is timed, not the start of the processes. Then records of many files are compared with their
-stats, which is what an unchanged model costs. docs/measurements.md has the results.
+stats, which is what an unchanged model costs inside the snapshot that a deploy takes of each host;
+the start of Python, which the snapshot pays once for all it looks at, is shown and not counted.
+docs/measurements.md has the results.
 """
 
 from __future__ import annotations

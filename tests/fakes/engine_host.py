@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 FILES = Path(__file__).resolve().parents[2] / "files"
 
-# Behaves by its release's config.yaml: {"behave": serve | die | hang | busy | empty | refuse}.
+# Behaves by its release's config.yaml: {"behave": serve | die | hang | sick | greedy | empty}.
+# greedy dies of the first request that samples, as vLLM 0.28 did on a CPU without a C++ compiler.
 ENGINE = r"""
 import json, os, socket, sys, time
 home, run = sys.argv[1:3]
@@ -58,7 +59,11 @@ while True:
         waiting.append(peer)
         continue
     else:
-        wanted = json.loads(data.split(b"\r\n\r\n", 1)[1])["model"]
+        asked = json.loads(data.split(b"\r\n\r\n", 1)[1])
+        if kind == "greedy" and asked["temperature"] > 0:
+            print("InvalidCxxCompiler: No working C++ compiler found", flush=True)
+            sys.exit(1)
+        wanted = asked["model"]
         served = behave.get("serves", "m")
         if wanted != served:
             status, body = "404 Not Found", json.dumps({"message": "no model " + wanted})

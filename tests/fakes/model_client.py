@@ -61,6 +61,8 @@ def wait_for_ever() -> None:
 
 print(" ( '.( OO )_             ( (  OO) )  _(  OO)  ")
 sys.stderr.write("\rDownloading:  50%|#####     | 1/2 [00:00<00:00]\r")
+if plan["mode"] == "refused" and now_or_never():
+    sys.exit("error: [E1002] [401] for the listing")
 listing = json.loads(get(f"{base}/repo/files?Revision={revision}&Recursive=True"))
 failed = False
 for entry in listing["Data"]["Files"]:

@@ -37,6 +37,8 @@ from fleet_host.errors import HostError
 from fleet_host.status import Progress
 gather.PAUSE_SECONDS = 0.0
 peers.SILENCE_SECONDS = 1.5
+peers.ANSWER_SECONDS = peers.BUFFER_SECONDS = 4.0
+swarm.STALL_SPARE_SECONDS = 0.0
 share_state.FRESH_SECONDS = peer_watch.GONE_SECONDS = 4.0
 peer_watch.AGAIN_SECONDS = 1.0
 peer_watch.LEAST_SECONDS = peer_watch.SAY_SECONDS = 0.2

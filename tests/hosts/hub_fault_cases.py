@@ -43,8 +43,10 @@ def on(kind: str, path: str = "*", **more: Any) -> tuple[Fault, ...]:
 IN_SECONDS = {"stall_timeout_seconds": 5}
 NO_TOKEN = ("401", "model.token")
 MOVES = on("moves", "master", value="@other")
+NOTHING = on("drop", SECOND, value=0)
 CASES = (
     Case("wrong sha256", on("wrong_sha256", SECOND), ("not as the hub lists them", SECOND)),
+    Case("wrong sha256", on("wrong_sha256", SECOND), ("not as the hub", SECOND), locked=True),
     Case("wrong size", on("wrong_size", SECOND), ("not as the hub lists", SECOND), locked=True),
     Case("no sha256", on("no_sha256", SECOND), (f"{SECOND} has no Sha256",)),
     # Without a hash the client takes what comes; it is compared with the lock all the same.
@@ -66,6 +68,13 @@ CASES = (
     Case("stall", on("stall", SECOND), ("stands still", SECOND), locked=True, spec=IN_SECONDS),
     Case("error, three times", on("error", SECOND, value=500, times=3)),
     Case("forbidden file", on("error", SECOND, value=403), ("403", "model.token"), locked=True),
+    Case("absent file", on("error", SECOND, value=404), ("404", SECOND), locked=True),
+    Case("absent file", on("error", SECOND, value=404), ("404", SECOND)),
+    # The client asks again; what stays wrong, or never comes, ends the pull.
+    Case("corrupt once", on("corrupt", SECOND, times=1), locked=True),
+    Case("corrupt", on("corrupt", SECOND), ("not as the hub lists them", SECOND), locked=True),
+    Case("drop once", on("drop", SECOND, times=1), locked=True),
+    Case("drop", NOTHING, ("byte", SECOND), locked=True, spec=IN_SECONDS),
     Case("outage", on("error", LISTING, value=503, times=5), locked=True),
     # Beside the model it is no part of it; its header is none, which no hash would tell.
     Case("extra shard", on("extra", value=EXTRA), (EXTRA,)),

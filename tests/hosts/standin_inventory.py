@@ -11,7 +11,7 @@ from lab.inventory import ssh_arguments
 from lab.layout import current_layout
 from lab.plan import ADMIN_USER, address_of
 from tests.hosts import pyinfra_run
-from tests.hosts.lab_session import DEBIAN12, DEBIAN13, FIRST_MODEL, SECOND_MODEL
+from tests.hosts.lab_session import DEBIAN12, DEBIAN13, FIRST_MODEL, HUB_ADDRESS, SECOND_MODEL
 from tests.hosts.pyinfra_run import BIN, REPOSITORY, Ran, Running
 from tests.hosts.service import Service
 from tests.standin import wheel
@@ -32,11 +32,11 @@ SETTINGS: dict[str, Any] = {
         "lock": wheel.LOCK,
         "device": "cpu",
         "installer": "uv",
-        "find_links": ["http://10.213.77.1:8090/wheels/"],
+        "find_links": [f"http://{HUB_ADDRESS}/wheels/"],
     },
     "model": {
-        "endpoint": "http://10.213.77.1:8090",
-        "stall_timeout_seconds": 15,
+        "endpoint": f"http://{HUB_ADDRESS}",
+        "stall_timeout_seconds": 30,
         "file_timeout_seconds": 60,
         # The stand-in has no transformers either; what is examined is in test_97.
         "fitness": "off",

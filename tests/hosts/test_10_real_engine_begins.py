@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lab.demo import lock_model
 from tests.hosts import host_state
 from tests.hosts.lab_session import REAL, shell
 from tests.hosts.real_deploy import deploy
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_dry_run_on_an_untouched_host_changes_nothing(lab_hosts: None) -> None:
+    lock_model()
     before = host_state.tree(REAL)
     ran = deploy("--dry").done()
     ran.said("will install the host program", "will pull", "will go live: nothing is live yet")

@@ -5,6 +5,7 @@ No deploy a case: the job alone, as the deploy starts it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from tests.hosts import host_jobs
 from tests.hosts.hub_fault_cases import (
     CASES,
     MODEL,
+    SECOND,
     TOKEN,
     Case,
     faults_of,
@@ -27,7 +29,7 @@ from tests.hosts.hub_fault_cases import (
     remove_model,
     spec_of,
 )
-from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell
+from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, wait_for
 from tests.hosts.standin_inventory import MODELS, SETTINGS
 
 if TYPE_CHECKING:
@@ -101,6 +103,45 @@ def test_a_hub_that_misbehaves(number: int, other_commit: str, hub_faults: Fault
     control.clear_faults()
     assert host_jobs.pull(HOST, job_id, asked(case, job_id))["state"] == "done"
     assert host_jobs.files_in(HOST, place(job_id)) == WHOLE
+
+
+# --- the disk
+
+
+@contextlib.contextmanager
+def small_disk(size_mib: int) -> Iterator[None]:
+    """A small file system where the models lie."""
+    user = "uid=llm-build,gid=llm-build,mode=0755"
+    shell(HOST, f"mount -t tmpfs -o size={size_mib}m,{user} tmpfs {host_jobs.MODELS}")
+    try:
+        yield
+    finally:
+        shell(HOST, f"umount -l {host_jobs.MODELS}")
+
+
+def test_a_locked_model_on_a_disk_that_is_too_small_or_fills_up(
+    other_commit: str, hub_faults: Faults
+) -> None:
+    case = Case("disk", (), locked=True)
+    with small_disk(200):
+        status = host_jobs.pull(HOST, "faults-small-disk", asked(case, "faults-small-disk"))
+    assert "does not fit on the disk" in status["error"]["what"]
+    hub_faults(Fault("slow", path=SECOND, model=MODEL, value=20_000))
+    job_id = "faults-full-disk"
+    partial = f"{host_jobs.MODELS}/.incoming/{MODEL.replace('/', '--')}/{job_id}/model/{SECOND}*"
+    # 1 GiB has to stay free beside the model, so the disk is that large and somebody fills it.
+    with small_disk(1100):
+        host_jobs.start_pull(HOST, job_id, asked(case, job_id))
+        wait_for(lambda: bool(shell(HOST, f"ls {partial} 2>/dev/null; true")), 60)
+        shell(HOST, f"dd if=/dev/zero of={host_jobs.MODELS}/filler bs=1M 2>/dev/null; true")
+        status = host_jobs.finished(HOST, job_id)
+        assert status["state"] == "failed", status
+        assert "space" in status["error"]["what"] + status["error"]["why"]
+        assert host_jobs.files_in(HOST, place(job_id)) == {}
+        shell(HOST, f"rm {host_jobs.MODELS}/filler")
+        control.clear_faults()
+        assert host_jobs.pull(HOST, job_id, asked(case, job_id))["state"] == "done"
+        assert host_jobs.files_in(HOST, place(job_id)) == WHOLE
 
 
 # --- the token

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import secrets
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,6 +32,23 @@ NOWHERE = "http://10.213.77.1:8099"
 SHARD = "model-00002-of-00003.safetensors"
 PORT = 8472
 UNIT = "llm-share@models.service"
+# Says to others, and not to its own host, that it has every file; of each all bytes are wrong.
+ROGUE = f"""
+import http.server, json
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.client_address[0] == "{address_of(DEBIAN12)}":
+            return
+        sha256 = self.path.split("/")[-1]
+        has = [one for one in SIZES if SIZES[one]]
+        told = {{"files": has, "coming": [], "pulling": False, "uploads": 0}}
+        body = bytes(SIZES[sha256]) if sha256 in SIZES else json.dumps(told).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+http.server.ThreadingHTTPServer(("{address_of(DEBIAN12)}", {PORT}), Handler).serve_forever()
+"""
 
 pytestmark = pytest.mark.usefixtures("steady")
 
@@ -44,6 +62,12 @@ def write(checkout: Checkout, **model: Any) -> None:
 def lock(checkout: Checkout) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((checkout.root / LOCK).read_text())
     return document
+
+
+def fleet(checkout: Checkout, *words: str, code: int = 0) -> str:
+    done = pyinfra_run.run([str(BIN / "fleet"), *words], root=checkout.root)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def place(checkout: Checkout) -> str:
@@ -78,8 +102,7 @@ def back_to_two_models(checkout: Checkout) -> Iterator[None]:
 
 def test_the_hub_sends_the_model_once_for_two_hosts(checkout: Checkout) -> None:
     write(checkout)
-    done = pyinfra_run.run([str(BIN / "fleet"), "model", "lock", NAME], root=checkout.root)
-    assert done.returncode == 0, done.stdout + done.stderr
+    fleet(checkout, "model", "lock", NAME)
     forget(*BOTH)
     ran = checkout.deploy().done()
     ran.said("came from gpu")
@@ -143,6 +166,48 @@ def test_without_the_hub_a_host_that_has_the_model_deploys_the_other(checkout: C
     write(checkout)
 
 
+def sign(checkout: Checkout) -> None:
+    """As docs/models.md has it, with a key without a passphrase."""
+    pair = checkout.root / "models-shared"
+    curve = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    for words in (
+        ["openssl", "genpkey", *curve, "-out", str(pair / "one.key")],
+        ["openssl", "pkey", "-in", str(pair / "one.key"), "-pubout", "-out", str(pair / "one.pub")],
+    ):
+        subprocess.run(words, check=True, capture_output=True)
+    (pair / "one.key").chmod(0o600)
+    fleet(checkout, "model", "sign", LOCK, "--key", "models-shared/one.key")
+
+
+def test_without_the_hub_copied_files_are_signed_for_verified_and_given_on(
+    checkout: Checkout,
+) -> None:
+    """Copy in, verify, fan out, with all hosts in the run; and only with the lock's signature."""
+    write(checkout, endpoint=NOWHERE, signed_by=["models-shared/one.pub"])
+    sign(checkout)
+    signature = checkout.root / f"{LOCK}.sig"
+    kept = signature.read_bytes()
+    signature.unlink()
+    assert "it is not signed" in fleet(checkout, "settings", "check", NAME, code=1)
+    signature.write_bytes(kept)
+    here, there = place(checkout), f"/srv/llm/models/.incoming/{place(checkout)}"
+    shell(
+        DEBIAN12,
+        "cd /srv/llm/models && rm -rf .incoming/* /srv/llm/copied && "
+        f"cp -r {here} /srv/llm/copied && chmod -R u+w /srv/llm/copied && rm -rf {SLUG} && "
+        f"install -d -o llm-build -g llm-build .incoming/{SLUG} {there} && "
+        f"mv /srv/llm/copied {there}/model && chown -R llm-build: {there}",
+    )
+    forget(DEBIAN13)
+    ran = checkout.deploy().done()
+    assert ran.finished(DEBIAN12)
+    assert result(DEBIAN12)["peers"]["from"] == {}
+    assert result(DEBIAN13)["peers"]["from"] == {DEBIAN12: lock(checkout)["total_bytes"]}
+    assert not control.counters()["requests"]
+    write(checkout)
+    signature.unlink()
+
+
 def test_a_host_that_dies_in_the_middle_does_not_stall_the_other(
     checkout: Checkout, hub_faults: Faults
 ) -> None:
@@ -163,21 +228,25 @@ def test_a_host_that_dies_in_the_middle_does_not_stall_the_other(
     assert result(DEBIAN12)["peers"]["from"].get(DEBIAN13, 0) > 0
 
 
-def test_a_port_that_is_taken_costs_the_others_nothing(checkout: Checkout) -> None:
+def test_a_port_that_is_taken_by_one_that_gives_wrong_bytes_costs_the_others_nothing(
+    checkout: Checkout,
+) -> None:
     forget(DEBIAN13)
     shell(DEBIAN12, f"systemctl stop {UNIT}")
-    holder = (
-        f'systemd-run -q --unit=holder python3 -c "import socket,time; s=socket.socket(); '
-        f"s.bind(('{address_of(DEBIAN12)}',{PORT})); s.listen(); time.sleep(60)\""
-    )
-    shell(DEBIAN12, holder)
+    sizes = {file["sha256"]: file["size"] for file in lock(checkout)["files"]}
+    shell(DEBIAN12, "cat > /run/rogue.py", input_text=f"SIZES = {sizes!r}\n{ROGUE}")
+    shell(DEBIAN12, "systemd-run -q --unit=holder python3 /run/rogue.py")
     try:
         wait_for(lambda: listens(DEBIAN12), 20)
         ran = checkout.deploy("--limit", DEBIAN13).done()
         ran.said("gives no model to other hosts", "write another model.fan_out.port")
     finally:
-        shell(DEBIAN12, "systemctl stop holder")
-    assert result(DEBIAN13)["peers"]["from"] == {}
+        shell(DEBIAN12, "systemctl stop holder; rm -f /run/rogue.py")
+    told = result(DEBIAN13)["peers"]
+    assert told["from"] == {}
+    assert "wrong bytes for" in told["dropped"][DEBIAN12]
+    found = shell(DEBIAN13, f"cat /srv/llm/models/{place(checkout)}.json")
+    assert json.loads(found)["model_digest"] == lock(checkout)["digest"]
 
 
 def test_a_cut_between_hosts_is_said_with_the_port(checkout: Checkout) -> None:

@@ -11,6 +11,7 @@ import pytest
 from lab import hosts
 from tests.hosts import foresight_host, host_state, pyinfra_run
 from tests.hosts.foresight_host import INVENTORY, NAME
+from tests.hosts.lab_session import is_lab_down
 from tests.hosts.pyinfra_run import BIN, REPOSITORY
 from tests.states import LESSER, REFUSALS
 
@@ -26,7 +27,7 @@ DEPLOYED = ("hang", "old-driver", "narrow", "orphan")
 @pytest.fixture(scope="module")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The host is up; in the inventory under its own name and once under each state's."""
-    was_down = not hosts.status()
+    was_down = is_lab_down()
     foresight_host.bring_up()
     root = tmp_path_factory.mktemp("foresight")
     yield foresight_host.checkout(root, [NAME, *REFUSALS])

@@ -11,7 +11,7 @@ from lab import hosts
 from tests.hosts import care_host, driver_package, foresight_host, pyinfra_run
 from tests.hosts.driver_package import PACKAGE, VERSION
 from tests.hosts.foresight_host import INVENTORY, NAME, SETTINGS
-from tests.hosts.lab_session import shell
+from tests.hosts.lab_session import is_lab_down, shell
 from tests.hosts.pyinfra_run import BIN
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A host of the lab without a driver, whose apt sources have one."""
-    was_down = not hosts.status()
+    was_down = is_lab_down()
     foresight_host.bring_up()
     hosts.gpu(NAME, "no-library")
     care_host.add_source(NAME, driver_package.build(NAME))

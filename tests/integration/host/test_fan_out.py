@@ -249,6 +249,33 @@ def test_while_one_host_has_no_way_to_the_hub_another_asks_it(sharing_hosts: Sha
     assert answers[0]["peers"]["files"] == len(sharing_hosts.hub.files)
 
 
+def test_one_that_the_hub_refuses_waits_for_another_that_still_pulls(
+    sharing_hosts: SharingHosts,
+) -> None:
+    """Its token has expired, or its address is not on the hub's list."""
+    refused, second = sharing_hosts.hosts[:2]
+    refused.client_does("refused", times=99)
+    for host in (refused, second):
+        host.open()
+    jobs = [refused.pull(), second.pull()]
+    answers = [job.result() for job in jobs]
+    assert refused.has_all()
+    assert second.has_all()
+    assert answers[0]["peers"]["files"] == len(sharing_hosts.hub.files)
+    assert "refused by" in answers[0]["log"]
+
+
+def test_where_the_hub_refuses_all_each_says_so(sharing_hosts: SharingHosts) -> None:
+    for host in sharing_hosts.hosts:
+        host.client_does("refused", times=99)
+        host.open()
+    jobs = [host.pull() for host in sharing_hosts.hosts]
+    for job in jobs:
+        error = job.ended()["error"]
+        assert "is refused by" in error["what"]
+        assert "401" in error["why"]
+
+
 def test_a_full_disk_is_said_and_what_came_is_kept(
     sharing_hosts: SharingHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

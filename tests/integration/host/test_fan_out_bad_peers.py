@@ -60,15 +60,22 @@ def test_what_a_wrong_peer_gave_is_taken_from_a_good_one(
     assert list(answer["peers"]["from"]) == ["gpu02"]
 
 
-@pytest.mark.parametrize("mode", ["cut", "hang", "strange"])
+@pytest.mark.parametrize("mode", ["cut", "hang", "strange", "nested", "drip", "trickle"])
 def test_a_peer_that_goes_away_in_the_middle_is_no_end(
     sharing_hosts: SharingHosts, rogue: Callable[[str], Rogue], mode: str
 ) -> None:
     rogue(mode)
     answer = all_pull(sharing_hosts.hosts[1:2], files_at_once=1)[0]
     assert sharing_hosts.hosts[1].has_all()
-    said = {"cut": "closed the connection in the middle", "hang": "does not answer in the middle"}
-    assert said.get(mode, "another version of this program") in answer["log"]
+    said = {
+        "cut": "closed the connection in the middle",
+        "hang": "does not answer in the middle",
+        "strange": "another version of this program",
+        "nested": "its answer cannot be read",
+        "drip": "it does not answer",
+        "trickle": "does not answer in the middle",
+    }
+    assert said[mode] in answer["log"]
 
 
 def test_bytes_of_several_peers_that_are_wrong_blame_nobody(sharing_hosts: SharingHosts) -> None:

@@ -92,6 +92,7 @@ def test_a_new_binding_restarts_the_same_release(host: FakeHost) -> None:
     [
         ({"behave": "die"}, "exit status 2"),
         ({"behave": "hang"}, "no new log line and no CPU work"),
+        ({"behave": "greedy"}, "ended (exit-code"),
         ({"behave": "sick"}, "no new log line and no CPU work"),
         ({"behave": "empty"}, "empty text"),
         ({"serves": "other"}, "404"),

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
@@ -314,6 +315,49 @@ def test_a_stream_that_a_busy_host_held_up_is_no_buffering(service: Service) -> 
     service.fault = "held up once"
     checks = {item["name"]: item["figures"] for item in verify.verify(service.request())["checks"]}
     assert checks["stream"]["pieces"] == 6
+
+
+def engine_that_streams(host: FakeHost, pieces: list[bytes]) -> threading.Thread:
+    """One answer on the socket of engine main, sent in these pieces."""
+    path = host.root / "run/llm-engine-main/http.sock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+
+    def answer() -> None:
+        with server, server.accept()[0] as peer:
+            peer.recv(65536)
+            peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+            for piece in pieces:
+                time.sleep(0.05)
+                peer.sendall(piece)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+EVENTS = [b"data: {}\n\n"] * 5 + [b"data: [DONE]\n\n"]
+
+
+def test_an_engine_that_says_all_at_once_is_no_buffering(service: Service, host: FakeHost) -> None:
+    """A random model of a few MB on a busy host: 50 events within a millisecond, seen."""
+    service.fault = "buffered"
+    engine = engine_that_streams(host, [b"".join(EVENTS)])
+    done = verify.verify(service.request(engine="main"))["checks"]
+    engine.join()
+    checks = {item["name"]: item["figures"] for item in done}
+    assert checks["stream"]["bunched_by"] == "the engine"
+
+
+def test_what_the_engine_sends_piece_by_piece_must_not_be_bunched(
+    service: Service, host: FakeHost
+) -> None:
+    service.fault = "buffered"
+    engine = engine_that_streams(host, EVENTS)
+    assert "'stream' failed" in failure(service, engine="main").what
+    engine.join()
 
 
 def test_an_open_service_is_said_loudly(service: Service) -> None:

@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fleet_host import (
-    events,
+    durable,
     hashing,
-    job_record,
-    jobs,
-    locking,
     model_record,
     snapshot,
-    staging,
     verification,
 )
 from fleet_host.errors import HostError, SpecError
@@ -86,9 +82,10 @@ def replace(path: Path) -> None:
     new.replace(path)
 
 
-def writable(world: PullWorld) -> Path:
-    world.final.chmod(0o755)
-    return world.final
+def writable(world: PullWorld, revision: str = "master") -> Path:
+    final = world.final.with_name(revision)
+    final.chmod(0o755)
+    return final
 
 
 def seen(world: PullWorld) -> Any:
@@ -302,27 +299,6 @@ def test_a_verification_that_is_killed_has_changed_nothing(world: PullWorld) -> 
     assert verify()["models"][0]["hashed"] == 1
 
 
-def test_a_model_that_is_being_pulled_is_left_to_the_pull(world: PullWorld) -> None:
-    world.pull()
-    place = staging.places(world.target, "Qwen/Tiny", "master")
-    with staging.held(place):
-        answer = verify(deep=True)
-    assert (answer["models"], answer["skipped"]) == ([], [NAME])
-
-
-def test_a_pull_waits_for_nobody_while_a_model_is_verified(
-    world: PullWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.pull()
-
-    def pulls(*_: Any, **__: Any) -> None:
-        with pytest.raises(locking.Busy):
-            world.pull()
-
-    monkeypatch.setattr(verification, "verify_model", pulls)
-    verification.verify_held(world.final, deep=False, progress=Progress(None))
-
-
 @pytest.mark.parametrize("names", [["../x"], ["a/b/c"], [3], "a/b/c", ["one"]])
 def test_names_that_are_none_are_refused(world: PullWorld, names: Any) -> None:
     with pytest.raises(SpecError):
@@ -334,59 +310,25 @@ def test_a_model_that_is_not_there_is_said(world: PullWorld) -> None:
         verify(models=["Qwen--Other/master"])
 
 
-# --- the timer
-
-
-def test_the_timer_s_job_needs_no_request_and_its_damage_gets_into_the_log(
-    world: PullWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = world.target.parent
-    for name in ("run", "state", "etc"):
-        monkeypatch.setenv(f"FLEET_{name.upper()}_ROOT", str(root / name))
-        (root / name / "llm-verify/scheduled").mkdir(parents=True)
-    monkeypatch.setenv("INVOCATION_ID", "i1")
-    request = {"kind": "verify", "id": "scheduled"}
+@pytest.mark.parametrize("harm", ["record", "directory"])
+def test_a_model_that_cannot_be_verified_hides_no_other(world: PullWorld, harm: str) -> None:
     world.pull()
-    previous = signal.getsignal(signal.SIGTERM)
-    try:
-        assert jobs.run(request)["state"] == "done"
-        flip(writable(world) / SECOND)
-        with pytest.raises(HostError, match="is not as it was verified"):
-            jobs.run(request)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    assert job_record.record(request) == {"events": 1}
-    (event,) = events.tail({})["events"]
-    assert (event["who"], event["what"]) == ("llm-verify.timer", "model damaged")
-    assert (event["model"], event["damaged"]) == (NAME, [SECOND])
-
-
-def scheduled(world: PullWorld, monkeypatch: pytest.MonkeyPatch, days: int | None, age: str) -> int:
-    """How many files were hashed."""
-    etc = world.target.parent / "etc"
-    (etc / "llm").mkdir(parents=True, exist_ok=True)
-    monkeypatch.setenv("FLEET_ETC_ROOT", str(etc))
-    (etc / "llm/verify.json").write_text(json.dumps({"every_days": days}))
-    record = model_record.require_record(world.final)
-    record["deep_verified_at"] = age
-    model_record.record_path(world.final).write_text(json.dumps(record))
-    answer = verification.run({"scheduled": True}, Progress(None))
-    return int(answer["models"][0]["hashed"])
-
-
-@pytest.mark.parametrize(
-    ("days", "age", "files"),
-    [
-        (30, "2001-01-01T00:00:00Z", 6),
-        (30, "2999-01-01T00:00:00Z", 0),
-        (None, "2001-01-01T00:00:00Z", 0),
-        (30, "not a date", 6),
-    ],
-)
-def test_a_scheduled_run_reads_what_is_due(
-    world: PullWorld, monkeypatch: pytest.MonkeyPatch, days: int | None, age: str, files: int
-) -> None:
-    world.pull()
-    assert scheduled(world, monkeypatch, days, age) == files
-    again = verification.run({"scheduled": True}, Progress(None))
-    assert again["models"][0]["hashed"] == 0
+    world.pull(revision="v1.0")
+    if harm == "record":
+        model_record.record_path(world.final).write_text("{")
+    else:
+        durable.remove_tree(world.final)
+    flip(writable(world, "v1.0") / SECOND)
+    error = found_wrong()
+    bad, other = error.result["models"]
+    assert (bad["name"], other["name"]) == (NAME, "Qwen--Tiny/v1.0")
+    assert [row["path"] for row in other["damaged"]] == [SECOND]
+    (told,) = bad["broken"]
+    assert ("is not valid JSON" if harm == "record" else "does not exist") in told["problem"]
+    assert any(line.startswith(f"{NAME}: ") for line in error.detail)
+    assert any(line.startswith(f"Qwen--Tiny/v1.0: {SECOND}") for line in error.detail)
+    # With nothing else wrong, what to do is what helps here.
+    durable.remove_tree(world.target / "Qwen--Tiny" / "v1.0")
+    model_record.record_path(world.target / "Qwen--Tiny" / "v1.0").unlink()
+    assert "deploy" in found_wrong().fix
+    assert "its source" not in found_wrong().fix

@@ -1,4 +1,4 @@
-"""A server of wheels that ends when nobody asks stays while conda takes its time."""
+"""A server of wheels that ends when nobody asks stays while conda or a venv takes its time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import wheels_wanted
+from fleet_host import environment, wheels_wanted
 from fleet_host.errors import HostError
+from fleet_host.status import Progress
+
+from tests.integration.host.test_install_from_wheels import set_root, spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.fakes.conda_world import CondaWorld
+    from tests.fakes.wheel_index import Index
 
 
 @pytest.fixture
@@ -65,4 +70,16 @@ def test_conda_asks_while_it_works(
     monkeypatch.setattr(wheels_wanted, "INTERVAL_SECONDS", 0.0)
     with pytest.raises(HostError, match="wheels at"):  # there are no wheels at this server
         conda_world.build(wheelhouse=place, find_links=[], pip_args=[])
+    assert requests.count("HEAD /") > 2
+
+
+def test_a_venv_with_pip_asks_while_it_is_made(
+    asked: tuple[str, list[str]], index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, requests = asked
+    monkeypatch.setattr(wheels_wanted, "INTERVAL_SECONDS", 0.0)
+    set_root(tmp_path, monkeypatch)
+    index.add("alpha", size_bytes=1_000)
+    with pytest.raises(HostError):  # there are no wheels at this server
+        environment.run(spec(tmp_path, index, place, "pip"), Progress(None))
     assert requests.count("HEAD /") > 2

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lab.hub.faults import Fault
 from pyinfra_deploy.cli import main
 from pyinfra_deploy.planning.model_lock import read_lock
 from tests.fakes import huggingface_hub
@@ -100,6 +101,7 @@ def test_without_its_token_the_hub_refuses(world: LockWorld, face: HuggingFace) 
         ({"lfs": {"size": 5}}, "has no SHA-256"),
         ({"lfs": {"oid": "0" * 64}, "size": None}, "has no size"),
         ({"path": "../evil", "lfs": None}, "leaves the model's directory"),
+        ({"path": "odd\ud800.safetensors"}, "is no text that a file system could hold"),
         ({"path": "x.py"}, "brings code of its own"),
         ({"path": FIRST}, "is listed twice"),
     ],
@@ -280,3 +282,39 @@ def test_what_is_accepted_is_said_by_the_settings(world: LockWorld) -> None:
     assert "its settings decide" in world.error
     inventory(world, f"{{id: {MODEL}, endpoint: '{world.hub.url}', accept: [code]}}")
     assert lock_inventory(world) == 0, world.error
+
+
+def test_the_token_of_the_settings_is_for_their_own_hub_alone(
+    world: LockWorld, face: HuggingFace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_TOKEN", "very-secret")
+    token = "token: \"{{ lookup('env', 'THE_TOKEN') }}\""
+    where = f"endpoint: '{world.hub.url}', revision: main"
+    inventory(world, f"{{id: {huggingface_hub.MODEL}, {where}, {token}}}")
+    assert lock_inventory(world, *HF, face.endpoint) == 0, world.error
+    assert face.requests
+    assert not any("Authorization" in headers for *_, headers in face.requests)
+    assert "model.token is not sent to" in world.out
+    monkeypatch.setenv("HF_TOKEN", "for-the-face")
+    face.requests.clear()
+    assert lock_inventory(world, *HF, face.endpoint) == 0, world.error
+    sent = {headers.get("Authorization") for *_, headers in face.requests}
+    assert sent == {"Bearer for-the-face"}
+    # Another place of the same kind of hub.
+    seen: list[dict[str, str]] = []
+    with web_server(tmp_path, seen) as address:
+        assert lock_inventory(world, "--endpoint", address) == 1
+    assert seen
+    assert not any({"Authorization", "Cookie"} & set(headers) for headers in seen)
+
+
+def test_the_token_of_the_settings_goes_to_their_own_hub(
+    world: LockWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.hub.set_faults(Fault("token", value="very-secret"))
+    monkeypatch.setenv("THE_TOKEN", "very-secret")
+    token = "token: \"{{ lookup('env', 'THE_TOKEN') }}\""
+    inventory(world, f"{{id: {MODEL}, endpoint: '{world.hub.url}', {token}}}")
+    assert lock_inventory(world) == 0, world.error
+    # As somebody may write it who locks from the mirror that the settings name.
+    assert lock_inventory(world, "--endpoint", f"{world.hub.url}/") == 0, world.error

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import durable, events, locking, models, staging
+from fleet_host import durable, events, locking, models, snapshot, staging
 from fleet_host.errors import HostError
 
 if TYPE_CHECKING:
@@ -99,11 +99,50 @@ def test_a_removal_that_is_killed_has_said_what_it_was_about_to_do(
     assert events.tail({"lines": 1})["events"][0]["what"] == "removing model"
 
 
-def test_a_removal_that_was_killed_is_finished_by_the_same_request(two: PullWorld) -> None:
+def test_a_removal_that_was_killed_is_listed_and_finished_by_the_same_request(
+    two: PullWorld,
+) -> None:
     (two.target / f"{OTHER}.json").unlink()
-    assert [row["name"] for row in models.listing({})["models"]] == [NAME]
+    listed = models.listing({})
+    assert [row["name"] for row in listed["models"]] == [NAME]
+    ((left),) = listed["unfinished"]
+    assert left["name"] == OTHER
+    assert left["bytes"] >= sum(len(body) for body in two.hub.files.values())
+    # And what a pull of the same has begun since counts with it.
+    part = two.target / ".incoming" / OTHER / "model" / "part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"x" * 9000)
+    ((both),) = models.listing({})["unfinished"]
+    assert (both["name"], both["bytes"] >= left["bytes"] + 9000) == (OTHER, True)
     assert models.remove({"models": [OTHER]})["removed"] == [OTHER]
     assert not (two.target / OTHER).exists()
+    assert models.listing({})["unfinished"] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"files": [3]}',
+        '{"files": [{"path": "x"}]}',
+        '{"files": [{"path": "x", "size": "9", "sha256": "a", "mtime_ns": 1, "inode": 1}]}',
+        '{"files": [], "schema": 99}',
+        '{"files": [], "schema": "1"}',
+    ],
+)
+def test_a_record_that_cannot_be_read_hides_no_other_model(two: PullWorld, text: str) -> None:
+    (two.target / f"{OTHER}.json").write_text(text)
+    first, second = models.listing({})["models"]
+    assert (first["name"], first["problem"]) == (NAME, None)
+    assert (second["name"], second["files"]) == (OTHER, 0)
+    assert str(two.target / f"{OTHER}.json") in second["problem"]
+    seen: Any = snapshot.models_section({"llm_root": str(two.target.parent)})
+    assert seen["Qwen--Tiny"]["master"]["intact"]
+    assert not seen["Qwen--Tiny"]["v1.0"]["intact"] or "schema" in text
+    assert models.remove({"models": [OTHER]})["freed_bytes"] > 0
+    assert [row["name"] for row in models.listing({})["models"]] == [NAME]
 
 
 def test_what_a_pull_that_was_given_up_has_left_goes_under_its_name(two: PullWorld) -> None:

@@ -39,16 +39,19 @@ def test_the_list_shows_size_users_and_what_nobody_refers_to() -> None:
         answer(
             row(releases=["main/r2"], engines=["main"]),
             row("o--n/old", damaged=["a", "b"], touched=["c"], extra=["d"]),
+            row("o--n/odd", problem="odd.json is no model record: it is empty."),
             unfinished=[{"name": "o--n/new", "bytes": 5e9}],
         ),
     )
     assert lines == [
-        "gpu01: 200.00 GB free, 2 models, 65.00 GB in models that no release refers to",
+        "gpu01: 200.00 GB free, 3 models, 130.00 GB in models that no release refers to",
         f"  {WANTED}: 29 files, 65.00 GB, verified 2026-11-30T10:00:00Z; used by main/r2, served "
         "by main",
         "  o--n/old: 29 files, 65.00 GB, verified 2026-11-30T10:00:00Z, 2 files DAMAGED, a first, "
         "1 files touched since, c first, 1 files do not belong, d first; used by no release",
-        "  o--n/new: 5.00 GB of a pull that is not finished",
+        "  o--n/odd: 29 files, 65.00 GB, verified 2026-11-30T10:00:00Z, its RECORD CANNOT BE READ "
+        "(odd.json is no model record: it is empty); used by no release",
+        "  o--n/new: 5.00 GB of a pull or a removal that is not finished",
     ]
 
 
@@ -84,6 +87,8 @@ PROGRESS = {"phase": "download", "done": 13e9, "total": 65e9, "unit": "bytes", "
          "a pull was given up with 5.00 GB here; a deploy goes on"),
         (answer(row(damaged=["x"], touched=["x"])), "damaged",
          "1 files damaged, x first; a deploy mends them"),
+        (answer(row(problem="x.json is no model record", model_digest=None)), "damaged",
+         "x.json is no model record"),
         (answer(row(extra=["notes.txt"])), "damaged",
          "1 files do not belong, notes.txt first; a deploy moves them"),
         (answer(row(touched=["x", "y"])), "damaged",

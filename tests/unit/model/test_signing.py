@@ -15,7 +15,7 @@ from pyinfra_deploy.operations import lock_manifest
 from pyinfra_deploy.operations.lock_signature import Unsigned, signature_problem
 from pyinfra_deploy.operations.model_source import locked_model
 from pyinfra_deploy.planning.model_lock import lock_text, read_lock
-from pyinfra_deploy.planning.model_supply import lock_findings
+from pyinfra_deploy.planning.model_supply import lock_findings, supply_findings
 from pyinfra_deploy.settings.fleet import load_fleet
 from tests.fakes.repository import GOOD, HOSTS
 from tests.fakes.repository import LOCK as RUNTIME_LOCK
@@ -204,6 +204,27 @@ def test_settings_check_the_plan_and_the_lock_check_ask_for_the_signature(
     assert world.fleet("settings", "check", "prod") == 0, world.said
     assert world.fleet(*check) == 0
     assert "signed, as model.signed_by asks" in world.said
+
+
+def test_a_signature_that_nobody_checks_is_said(world: SigningWorld) -> None:
+    settings(world, f"  lock: {LOCK}\n")
+    host = load_fleet("prod").hosts["gpu01"]
+    model = host.settings.model
+    assert model is not None
+
+    def found() -> dict[str, str]:
+        locked_model.cache_clear()
+        findings = supply_findings("gpu01", host.settings, locked_model(model, world.root))
+        return {finding.id: finding.severity for finding in findings}
+
+    assert "model.signature-not-checked" not in found()
+    world.sign()
+    assert found()["model.signature-not-checked"] == "warn"
+    settings(world, SIGNED_BY)
+    host = load_fleet("prod").hosts["gpu01"]
+    model = host.settings.model
+    assert model is not None
+    assert not {"model.signature-not-checked", "model.lock-not-signed"} & set(found())
 
 
 def test_an_updated_lock_says_that_it_has_to_be_signed_anew(world: SigningWorld) -> None:

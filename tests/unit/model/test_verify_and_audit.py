@@ -46,7 +46,7 @@ def answering(
     [
         ({"gpu01": {"models": [ROW]}}, 0, "o--n/master, 5.00 GB: as it was verified (0 of 3"),
         ({"gpu01": {"models": []}}, 0, "has no model"),
-        ({"gpu01": {"models": [], "skipped": ["o--n/v2"]}}, 0, "o--n/v2 is being pulled"),
+        ({"gpu01": {"models": [], "skipped": ["o--n/v2"]}}, 0, "o--n/v2 is left out"),
         ({"gpu01": {"models": [BAD], "wrong": ["what", "  fix: deploy"]}}, 1, "fix: deploy"),
         ({"gpu01": {"refused": ["no program"]}}, 2, "no program"),
         ({}, 2, "not reached"),

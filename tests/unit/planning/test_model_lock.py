@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from fleet_host import listing
+from fleet_host.errors import HostError
+from fleet_host.hub import Hub, _json_data
 
 from pyinfra_deploy.planning import model_files
 from pyinfra_deploy.planning.model_files import (
@@ -17,6 +19,7 @@ from pyinfra_deploy.planning.model_files import (
     listing_problems,
     name_problem,
     pickles,
+    shards_of,
 )
 from pyinfra_deploy.planning.model_lock import (
     LockedFile,
@@ -61,10 +64,36 @@ def test_hosts_compute_the_same_digest() -> None:
 @pytest.mark.parametrize(
     "name",
     ["a", "a/b.c", ".gitattributes", "a b", "ü", "..", "a/../b", "../a", "/a", "a//b", "a/", "./a",
-     "a/./b", "", "a\nb", "a\\b", "a\x7f", "..a", "a..", None, 3],
+     "a/./b", "", "a\nb", "a\\b", "a\x7f", "..a", "a..", None, 3, "a\ud800", "a" * 240, "a" * 241,
+     "ü" * 120, "ü" * 121, "/".join(["a" * 99] * 10), "/".join(["a" * 99] * 11)],
 )  # fmt: skip
 def test_hosts_refuse_the_same_names(name: object) -> None:
     assert name_problem(name) == listing.name_problem(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a\ud800", "is no text that a file system could hold"),
+        ("dir/" + "ü" * 121, "is longer than"),
+        ("/".join(["a" * 99] * 11), "is longer than"),
+    ],
+)
+def test_names_that_no_disk_could_hold_are_refused(name: str, words: str) -> None:
+    problem = name_problem(name)
+    assert problem is not None
+    assert words in problem
+
+
+def test_an_index_that_is_nested_without_end_is_no_index() -> None:
+    deep = b'{"weight_map": ' + b"[" * 200_000
+    with pytest.raises(ValueError, match="has no weight_map"):
+        shards_of(deep)
+    with pytest.raises(HostError, match="cannot be read"):
+        listing.shards_of(deep, "the hub")
+    hub = Hub("https://hub.example.com", None)
+    with pytest.raises(HostError, match="gave no usable listing"):
+        _json_data(b"[" * 200_000, hub, "listing")
 
 
 def test_the_digest_is_of_the_content_and_not_of_who_gave_it() -> None:

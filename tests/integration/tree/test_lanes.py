@@ -1,0 +1,22 @@
+"""Every file of the hosts' tests is run once, whichever lane it is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.hosts.lanes import ALONE, SECOND_LANE, files_of, split
+
+ROOT = Path(__file__).resolve().parents[3]
+DIRECTORIES = [str(ROOT / "tests" / name) for name in ("hosts", "soak")]
+
+
+def test_no_file_is_left_out_and_none_runs_twice() -> None:
+    found = [file for lane in split(files_of(DIRECTORIES)) for file in lane]
+    assert sorted(found) == sorted(
+        file for directory in DIRECTORIES for file in Path(directory).glob("test_*.py")
+    )
+
+
+def test_names_in_lanes_are_files() -> None:
+    names = {file.name for file in files_of(DIRECTORIES)}
+    assert set(ALONE) | set(SECOND_LANE) <= names
