@@ -1,7 +1,9 @@
 """A stub engine for measuring: cheap, and each chunk says when it was sent.
 
-python -m tests.fakes.paced_engine SOCKET RATE CHUNKS. Answers /tokenize at once and everything else
-with a stream of CHUNKS events, RATE a second; the first comes at once.
+python -m tests.fakes.paced_engine SOCKET PORT RATE CHUNKS. Listens on the Unix socket and on
+127.0.0.1:PORT. Answers GET and /tokenize at once, and everything else with a stream of CHUNKS
+events, RATE a second; the first comes at once. The text of each event is "@" and the clock of this
+machine (CLOCK_MONOTONIC, seconds, 20 characters): a proxy that writes events anew keeps the text.
 """
 
 from __future__ import annotations
@@ -12,6 +14,11 @@ import time
 from typing import cast
 
 TOKENIZED = b'{"count":250,"max_model_len":16384,"tokens":[' + b",".join([b"12345"] * 250) + b"]}"
+MODELS = b'{"object":"list","data":[{"id":"m","object":"model","created":0,"owned_by":"x"}]}'
+EVENT = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m",'
+    b'"choices":[{"index":0,"delta":{"content":"@%020.6f"},"finish_reason":null}]}\n\n'
+)
 _HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
@@ -47,32 +54,41 @@ class PacedEngine(asyncio.Protocol):
             return
         self.received = body[length:]
         if head.startswith(b"POST /tokenize "):
-            self.transport.write(
-                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-                % (len(TOKENIZED), TOKENIZED)
-            )
+            self.answer(TOKENIZED)
+            return
+        if head.startswith(b"GET "):
+            # /health and /v1/models, which other gateways ask for.
+            self.answer(MODELS)
             return
         self.transport.write(_HEAD)
         self.send(0)
+
+    def answer(self, document: bytes) -> None:
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+            % (len(document), document)
+        )
 
     def send(self, number: int) -> None:
         if number == self.chunks:
             self.transport.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
             self.timer = None
             return
-        event = b'data: {"sent":%020.6f,"choices":[{"index":0,"delta":{"content":"token "}}]}\n\n'
-        event %= time.monotonic()
+        event = EVENT % time.monotonic()
         self.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
         self.timer = asyncio.get_running_loop().call_later(self.pause, self.send, number + 1)
 
 
-async def serve(path: str, rate: float, chunks: int) -> None:
+async def serve(path: str, port: int, rate: float, chunks: int) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_unix_server(lambda: PacedEngine(rate, chunks), path, backlog=1024)
-    await server.serve_forever()
+    near = await loop.create_unix_server(lambda: PacedEngine(rate, chunks), path, backlog=1024)
+    far = await loop.create_server(
+        lambda: PacedEngine(rate, chunks), "127.0.0.1", port, backlog=1024
+    )
+    await asyncio.gather(near.serve_forever(), far.serve_forever())
 
 
 if __name__ == "__main__":
     import uvloop
 
-    uvloop.run(serve(sys.argv[1], float(sys.argv[2]), int(sys.argv[3])))
+    uvloop.run(serve(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))

@@ -1,0 +1,331 @@
+"""What the gateway bench runs: the stub engine, Nginx in both modes, and two other gateways.
+
+Each is a context manager that yields a Way: where a client connects, and whose CPU time counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from pyinfra_deploy.planning.nginx import NginxHost, render
+from tests.bench.gateway_load import MODEL, Door
+from tests.fakes.gateway_settings import gateway_settings
+from tests.integration.nginx.conftest import write_certificate
+from tests.integration.nginx.running import (
+    free_port,
+    nginx_build,
+    nginx_command,
+    on_loopback,
+    write_configuration,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ROOT = Path(__file__).parents[2]
+PEERS = Path(__file__).parent / "peers"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fleet-bench"
+SERVER_NAME = "llm.example.com"
+START_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Way:
+    """name: of the table's row. processes: the first ones of those that are the gateway."""
+
+    name: str
+    door: Door
+    processes: tuple[int, ...] = ()
+
+    def cpu_seconds(self) -> float:
+        return sum(map(_cpu_seconds, family(self.processes)))
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Resident memory of each process, by what it runs."""
+        return {f"{_program(one)} {one}": _resident_bytes(one) for one in family(self.processes)}
+
+
+@dataclass(frozen=True)
+class Stub:
+    """The engine that streams at a set rate."""
+
+    socket: Path
+    port: int
+    rate: float
+    chunks: int
+
+    @property
+    def length_seconds(self) -> float:
+        return self.chunks / self.rate
+
+
+@asynccontextmanager
+async def stub(place: Path, rate: float, chunks: int) -> AsyncIterator[Stub]:
+    found = Stub(place / "engine.sock", free_port(), rate, chunks)
+    module = [sys.executable, "-m", "tests.fakes.paced_engine"]
+    arguments = [str(found.socket), str(found.port), str(rate), str(chunks)]
+    async with running([*module, *arguments], place / "stub.log"):
+        await until(found.socket.exists, place / "stub.log")
+        yield found
+
+
+def direct_upstream(engine: Stub, key: str) -> Way:
+    return Way("upstream", Door("http://engine", key, socket=engine.socket))
+
+
+@asynccontextmanager
+async def direct_mode(place: Path, engine: Stub, key: str) -> AsyncIterator[Way]:
+    """Nginx and the auth service, as gateway.mode: direct has it."""
+    service = place / "auth.sock"
+    async with (
+        gateway_service(place, service, None) as answering,
+        nginx(place / "direct", nginx_text(place / "direct", engine.socket, service)) as (
+            port,
+            web,
+        ),
+    ):
+        yield Way("direct", tls_door(place / "direct", port, key), (web, answering))
+
+
+@asynccontextmanager
+async def full_mode(place: Path, engine: Stub, key: str) -> AsyncIterator[Way]:
+    """Nginx and the gateway service, as gateway.mode: full has it."""
+    socket = place / "http.sock"
+    config = place / "config.json"
+    backend = {
+        "name": "stub",
+        "url": f"unix:{engine.socket}",
+        "models": [MODEL],
+        "max_concurrent": 1000,
+    }
+    config.write_text(json.dumps({"schema": 1, "backends": [backend]}))
+    text = full_text(place / "full", socket)
+    async with (
+        gateway_service(place, socket, config) as answering,
+        nginx(place / "full", text) as (port, web),
+    ):
+        yield Way("full", tls_door(place / "full", port, key), (web, answering))
+
+
+@asynccontextmanager
+async def litellm(place: Path, engine: Stub, key: str) -> AsyncIterator[Way]:
+    """LiteLLM's proxy with one key and one OpenAI-compatible upstream, one worker."""
+    parameters = {
+        "model": f"openai/{MODEL}",
+        "api_base": f"http://127.0.0.1:{engine.port}/v1",
+        "api_key": "none",
+    }
+    # JSON is YAML.
+    config = place / "litellm.yaml"
+    config.write_text(
+        json.dumps(
+            {
+                "model_list": [{"model_name": MODEL, "litellm_params": parameters}],
+                "general_settings": {"master_key": key},
+            }
+        )
+    )
+    port = free_port()
+    command = [str(program("litellm")), "--config", str(config), "--host", "127.0.0.1"]
+    async with _peer("litellm", place, [*command, "--port", str(port)], port, key) as way:
+        yield way
+
+
+@asynccontextmanager
+async def vllm_router(place: Path, engine: Stub, key: str) -> AsyncIterator[Way]:
+    """vllm-router before one engine. It knows no keys and no TLS: it does less than the others.
+
+    Not by its default policy, cache_aware: that one asks the engine for /v1/chat/completions/render
+    before each request, and waits a second for it where there is none.
+    """
+    port = free_port()
+    command = [
+        *(str(program("vllm-router")), "--host", "127.0.0.1", "--port", str(port)),
+        *("--worker-urls", f"http://127.0.0.1:{engine.port}", "--log-level", "error"),
+        *("--worker-startup-check-interval", "1", "--prometheus-port", str(free_port())),
+        *("--policy", "round_robin"),
+    ]
+    async with _peer("vllm-router", place, command, port, key) as way:
+        yield way
+
+
+@asynccontextmanager
+async def _peer(
+    name: str, place: Path, command: list[str], port: int, key: str
+) -> AsyncIterator[Way]:
+    # Without the first LiteLLM asks GitHub for prices at its start.
+    environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
+    log = place / f"{name}.log"
+    async with running(command, log, environment, place) as process:
+        door = Door(f"http://127.0.0.1:{port}", key)
+        await until(lambda: answers(door), log)
+        yield Way(name, door, (process.pid,))
+
+
+def program(name: str) -> Path:
+    """Where `how_to_install` puts it."""
+    return CACHE / name / "bin" / name
+
+
+def how_to_install(name: str) -> str:
+    place, pins = CACHE / name, (PEERS / f"{name}.txt").relative_to(ROOT)
+    return (
+        f"uv venv --python 3.11 {place} && "
+        f"uv pip install --python {place} --require-hashes -r {pins}"
+    )
+
+
+@asynccontextmanager
+async def gateway_service(place: Path, socket: Path, config: Path | None) -> AsyncIterator[int]:
+    """The service in mode full with a configuration, without one the auth service."""
+    environment = {
+        "PYTHONPATH": str(ROOT / "gateway"),
+        "LLM_GATEWAY_KEYS": str(place / "keys.json"),
+    }
+    if config is not None:
+        environment["LLM_GATEWAY_CONFIG"] = str(config)
+    log = place / f"{socket.stem}.log"
+    command = [sys.executable, "-m", "llm_gateway", "--socket", str(socket)]
+    async with running(command, log, environment) as process:
+        await until(lambda: answers(Door("http://x", "", socket=socket), "/ready"), log)
+        yield process.pid
+
+
+@asynccontextmanager
+async def nginx(directory: Path, text: str) -> AsyncIterator[tuple[int, int]]:
+    """(its HTTPS port, its master process)."""
+    port = int(text.split("listen 127.0.0.1:")[2].split(" ")[0])
+    write_configuration(directory, text, connections=4096)
+    log = directory / "nginx.out"
+    async with running(nginx_command(directory), log) as process:
+        await until(lambda: answers(tls_door(directory, port, ""), "/health"), log)
+        yield port, process.pid
+
+
+def nginx_text(directory: Path, engine: Path, auth: Path) -> str:
+    """The configuration of mode direct, as the deploy renders it, on loopback."""
+    directory.mkdir()
+    write_certificate(directory)
+    version, openssl = nginx_build()
+    host = NginxHost(
+        nginx_version=version,
+        openssl_version=openssl,
+        engine_socket=str(engine),
+        auth_socket=str(auth),
+        certificate=str(directory / "tls.crt"),
+        certificate_key=str(directory / "tls.key"),
+        drain_flag=str(directory / "drain"),
+        access_log=str(directory / "access.log"),
+        error_log=str(directory / "llm-error.log"),
+        ipv6=False,
+    )
+    settings = gateway_settings(https_port=free_port(), http_port=free_port())
+    (text,) = render(settings, host).files.values()
+    return on_loopback(text)
+
+
+def full_text(directory: Path, service: Path) -> str:
+    """Mode full: the service in the engine's place, which gets the key and asks nobody."""
+    text = nginx_text(directory, service, service)
+    for before, after in (
+        ("auth_request /_llm/auth;", ""),
+        ("auth_request_set $llm_key_id $upstream_http_x_key_id;", ""),
+        (
+            "proxy_set_header Accept $http_accept;",
+            "proxy_set_header Accept $http_accept;\n"
+            "    proxy_set_header Authorization $http_authorization;",
+        ),
+        ('"$llm_key_id"', '"$upstream_http_x_key_id"'),
+    ):
+        assert before in text, before
+        text = text.replace(before, after)
+    return text
+
+
+def tls_door(directory: Path, port: int, key: str) -> Door:
+    return Door(
+        f"https://127.0.0.1:{port}",
+        key,
+        trusted=directory / "tls.crt",
+        server_name=SERVER_NAME,
+    )
+
+
+@asynccontextmanager
+async def running(
+    command: list[str],
+    log: Path,
+    environment: dict[str, str] | None = None,
+    directory: Path = ROOT,
+) -> AsyncIterator[subprocess.Popen[bytes]]:
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            command, cwd=directory, env=os.environ | (environment or {}), stdout=out, stderr=out
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.wait)
+
+
+async def until(condition: object, log: Path) -> None:
+    """Wait until it holds; SystemExit with the program's log when it never does."""
+    assert callable(condition)
+    for _ in range(START_SECONDS * 10):
+        found = condition()
+        if found is True or (asyncio.iscoroutine(found) and await found):
+            return
+        await asyncio.sleep(0.1)
+    raise SystemExit(f"not up within {START_SECONDS} s; {log}:\n{log.read_text()[-2000:]}")
+
+
+async def answers(door: Door, path: str = "/v1/models") -> bool:
+    try:
+        async with (
+            aiohttp.ClientSession(connector=door.connector()) as client,
+            client.get(
+                door.base + path, headers=door.headers(), server_hostname=door.server_name
+            ) as response,
+        ):
+            return response.status == 200
+    except (aiohttp.ClientError, OSError):
+        return False
+
+
+def family(processes: tuple[int, ...]) -> list[int]:
+    """These and all that descend from them."""
+    found = []
+    left = list(processes)
+    while left:
+        one = left.pop()
+        found.append(one)
+        for task in Path(f"/proc/{one}/task").iterdir():
+            left += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _cpu_seconds(process: int) -> float:
+    """User and system time of a process (proc_pid_stat(5))."""
+    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _program(process: int) -> str:
+    words = Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ").split()
+    return "service" if "llm_gateway" in words else words[0].removesuffix(":")
+
+
+def _resident_bytes(process: int) -> int:
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
