@@ -36,17 +36,18 @@ from pathlib import Path
 from typing import Any
 
 from pyinfra_deploy.keys import keyfile
-from tests.bench import gateway_parts as parts
+from tests.bench import gateway_peers as peers
 from tests.bench.gateway_goals import missed
 from tests.bench.gateway_load import Seen, load, percentile
 from tests.bench.gateway_memory import measure_memory
+from tests.integration.nginx import whole
 
 RATE = 5.0
 CHUNKS = 10
 # Streams -> requests of each stream in one pass.
 LEVELS = {1: 8, 50: 3, 200: 2}
 OURS = ("upstream", "direct", "full")
-PEERS = {"litellm": parts.litellm, "vllm-router": parts.vllm_router}
+PEERS = {"litellm": peers.litellm, "vllm-router": peers.vllm_router}
 
 
 def main(arguments: list[str]) -> int:
@@ -79,8 +80,8 @@ def installed(wanted: list[str]) -> list[str]:
     """Those that can be run; of the others, how to get them."""
     found = []
     for name in wanted:
-        if name in PEERS and not parts.program(name).exists():
-            print(f"{name}: left out, it is not installed. {parts.how_to_install(name)}")
+        if name in PEERS and not peers.program(name).exists():
+            print(f"{name}: left out, it is not installed. {peers.how_to_install(name)}")
         else:
             found.append(name)
     return found
@@ -92,11 +93,11 @@ async def measure(levels: list[int], passes: int, names: list[str]) -> list[dict
         key = keyfile.new_key("bench", datetime.now(UTC), None)
         (place / "keys.json").write_text(json.dumps(keyfile.to_document(1, [key.record])))
         async with AsyncExitStack() as stack:
-            engine = await stack.enter_async_context(parts.stub(place, RATE, CHUNKS))
-            ways = [parts.direct_upstream(engine, key.plaintext)]
+            engine = await stack.enter_async_context(whole.stub(place, RATE, CHUNKS))
+            ways = [whole.direct_upstream(engine, key.plaintext)]
             for name, start in (
-                ("direct", parts.direct_mode),
-                ("full", parts.full_mode),
+                ("direct", whole.direct_mode),
+                ("full", whole.full_mode),
                 *PEERS.items(),
             ):
                 if name in names:

@@ -5,40 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import ssl
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import aiohttp
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.integration.nginx.whole import MODEL, Door
 
 BODY_BYTES = 1024
-MODEL = "m"
 _SENT = re.compile(rb'"@(\d{13}\.\d{6})')
-
-
-@dataclass(frozen=True)
-class Door:
-    """Where a client connects: a Unix socket, or `base` with the certificate to trust."""
-
-    base: str
-    key: str
-    socket: Path | None = None
-    trusted: Path | None = None
-    server_name: str | None = None
-
-    def connector(self) -> aiohttp.BaseConnector:
-        if self.socket is not None:
-            return aiohttp.UnixConnector(str(self.socket), limit=0, keepalive_timeout=3)
-        tls = ssl.create_default_context(cafile=str(self.trusted)) if self.trusted else False
-        return aiohttp.TCPConnector(limit=0, keepalive_timeout=3, ssl=tls)
-
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
 
 
 @dataclass

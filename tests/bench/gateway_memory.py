@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 
 from pyinfra_deploy.keys import keyfile
-from tests.bench import gateway_parts as parts
 from tests.bench.gateway_load import Seen, body, request
+from tests.integration.nginx import whole
 
 CLIENTS = 16
 # A short answer: two chunks, one at once and one a moment later.
@@ -32,8 +32,8 @@ async def measure_memory(requests: int) -> int:
         key = keyfile.new_key("bench", datetime.now(UTC), None)
         (place / "keys.json").write_text(json.dumps(keyfile.to_document(1, [key.record])))
         async with (
-            parts.stub(place, RATE, CHUNKS) as engine,
-            parts.full_mode(place, engine, key.plaintext) as way,
+            whole.stub(place, RATE, CHUNKS) as engine,
+            whole.full_mode(place, engine, key.plaintext) as way,
         ):
             began = time.monotonic()
             warm: dict[str, int] = {}
@@ -56,7 +56,7 @@ async def measure_memory(requests: int) -> int:
     return 1 if grown else 0
 
 
-async def _ask(way: parts.Way, requests: int) -> None:
+async def _ask(way: whole.Way, requests: int) -> None:
     document, headers, seen = body(), way.door.headers(), Seen()
 
     async def one(client: aiohttp.ClientSession, number: int) -> None:

@@ -1,9 +1,10 @@
 """A stub engine for measuring: cheap, and each chunk says when it was sent.
 
 python -m tests.fakes.paced_engine SOCKET PORT RATE CHUNKS. Listens on the Unix socket and on
-127.0.0.1:PORT. Answers GET and /tokenize at once, and everything else with a stream of CHUNKS
-events, RATE a second; the first comes at once. The text of each event is "@" and the clock of this
-machine (CLOCK_MONOTONIC, seconds, 20 characters): a proxy that writes events anew keeps the text.
+127.0.0.1:PORT. Answers GET, /tokenize and what asks for no stream at once, and everything else
+with a stream of CHUNKS events, RATE a second; the first comes at once. The text of each event is
+"@" and the clock of this machine (CLOCK_MONOTONIC, seconds, 20 characters): a proxy that writes
+events anew keeps the text.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from typing import cast
 
 TOKENIZED = b'{"count":250,"max_model_len":16384,"tokens":[' + b",".join([b"12345"] * 250) + b"]}"
 MODELS = b'{"object":"list","data":[{"id":"m","object":"model","created":0,"owned_by":"x"}]}'
+WHOLE = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"all at once"},"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}'
+)
 EVENT = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m",'
     b'"choices":[{"index":0,"delta":{"content":"@%020.6f"},"finish_reason":null}]}\n\n'
@@ -59,6 +65,9 @@ class PacedEngine(asyncio.Protocol):
         if head.startswith(b"GET "):
             # /health and /v1/models, which other gateways ask for.
             self.answer(MODELS)
+            return
+        if b'"stream":true' not in body and b'"stream": true' not in body:
+            self.answer(WHOLE)
             return
         self.transport.write(_HEAD)
         self.send(0)

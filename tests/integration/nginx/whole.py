@@ -1,6 +1,6 @@
-"""What the gateway bench runs: the stub engine, Nginx in both modes, and two other gateways.
+"""The whole gateway as processes: a stub engine, and Nginx with the service, in either mode.
 
-Each is a context manager that yields a Way: where a client connects, and whose CPU time counts.
+Each is a context manager that yields a Way: where a client connects, and which processes it is.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from pyinfra_deploy.planning.nginx import NginxHost, render
-from tests.bench.gateway_load import MODEL, Door
 from tests.fakes.gateway_settings import gateway_settings
 from tests.integration.nginx.conftest import write_certificate
 from tests.integration.nginx.running import (
@@ -30,13 +30,32 @@ from tests.integration.nginx.running import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
-ROOT = Path(__file__).parents[2]
-PEERS = Path(__file__).parent / "peers"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fleet-bench"
+ROOT = Path(__file__).parents[3]
+MODEL = "m"
 SERVER_NAME = "llm.example.com"
 START_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where a client connects: a Unix socket, or `base` with the certificate to trust."""
+
+    base: str
+    key: str
+    socket: Path | None = None
+    trusted: Path | None = None
+    server_name: str | None = None
+
+    def connector(self) -> aiohttp.BaseConnector:
+        if self.socket is not None:
+            return aiohttp.UnixConnector(str(self.socket), limit=0, keepalive_timeout=3)
+        tls = ssl.create_default_context(cafile=str(self.trusted)) if self.trusted else False
+        return aiohttp.TCPConnector(limit=0, keepalive_timeout=3, ssl=tls)
+
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -84,21 +103,23 @@ def direct_upstream(engine: Stub, key: str) -> Way:
 
 
 @asynccontextmanager
-async def direct_mode(place: Path, engine: Stub, key: str) -> AsyncIterator[Way]:
+async def direct_mode(
+    place: Path, engine: Stub, key: str, origins: Sequence[str] = (), trusted: Path | None = None
+) -> AsyncIterator[Way]:
     """Nginx and the auth service, as gateway.mode: direct has it."""
     service = place / "auth.sock"
+    text = nginx_text(place / "direct", engine.socket, service, origins)
     async with (
         gateway_service(place, service, None) as answering,
-        nginx(place / "direct", nginx_text(place / "direct", engine.socket, service)) as (
-            port,
-            web,
-        ),
+        nginx(place / "direct", text, trusted) as (port, web),
     ):
-        yield Way("direct", tls_door(place / "direct", port, key), (web, answering))
+        yield Way("direct", tls_door(place / "direct", port, key, trusted), (web, answering))
 
 
 @asynccontextmanager
-async def full_mode(place: Path, engine: Stub, key: str) -> AsyncIterator[Way]:
+async def full_mode(
+    place: Path, engine: Stub, key: str, origins: Sequence[str] = (), trusted: Path | None = None
+) -> AsyncIterator[Way]:
     """Nginx and the gateway service, as gateway.mode: full has it."""
     socket = place / "http.sock"
     config = place / "config.json"
@@ -109,80 +130,12 @@ async def full_mode(place: Path, engine: Stub, key: str) -> AsyncIterator[Way]:
         "max_concurrent": 1000,
     }
     config.write_text(json.dumps({"schema": 1, "backends": [backend]}))
-    text = full_text(place / "full", socket)
+    text = full_text(place / "full", socket, origins)
     async with (
         gateway_service(place, socket, config) as answering,
-        nginx(place / "full", text) as (port, web),
+        nginx(place / "full", text, trusted) as (port, web),
     ):
-        yield Way("full", tls_door(place / "full", port, key), (web, answering))
-
-
-@asynccontextmanager
-async def litellm(place: Path, engine: Stub, key: str) -> AsyncIterator[Way]:
-    """LiteLLM's proxy with one key and one OpenAI-compatible upstream, one worker."""
-    parameters = {
-        "model": f"openai/{MODEL}",
-        "api_base": f"http://127.0.0.1:{engine.port}/v1",
-        "api_key": "none",
-    }
-    # JSON is YAML.
-    config = place / "litellm.yaml"
-    config.write_text(
-        json.dumps(
-            {
-                "model_list": [{"model_name": MODEL, "litellm_params": parameters}],
-                "general_settings": {"master_key": key},
-            }
-        )
-    )
-    port = free_port()
-    command = [str(program("litellm")), "--config", str(config), "--host", "127.0.0.1"]
-    async with _peer("litellm", place, [*command, "--port", str(port)], port, key) as way:
-        yield way
-
-
-@asynccontextmanager
-async def vllm_router(place: Path, engine: Stub, key: str) -> AsyncIterator[Way]:
-    """vllm-router before one engine. It knows no keys and no TLS: it does less than the others.
-
-    Not by its default policy, cache_aware: that one asks the engine for /v1/chat/completions/render
-    before each request, and waits a second for it where there is none.
-    """
-    port = free_port()
-    command = [
-        *(str(program("vllm-router")), "--host", "127.0.0.1", "--port", str(port)),
-        *("--worker-urls", f"http://127.0.0.1:{engine.port}", "--log-level", "error"),
-        *("--worker-startup-check-interval", "1", "--prometheus-port", str(free_port())),
-        *("--policy", "round_robin"),
-    ]
-    async with _peer("vllm-router", place, command, port, key) as way:
-        yield way
-
-
-@asynccontextmanager
-async def _peer(
-    name: str, place: Path, command: list[str], port: int, key: str
-) -> AsyncIterator[Way]:
-    # Without the first LiteLLM asks GitHub for prices at its start.
-    environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
-    log = place / f"{name}.log"
-    async with running(command, log, environment, place) as process:
-        door = Door(f"http://127.0.0.1:{port}", key)
-        await until(lambda: answers(door), log)
-        yield Way(name, door, (process.pid,))
-
-
-def program(name: str) -> Path:
-    """Where `how_to_install` puts it."""
-    return CACHE / name / "bin" / name
-
-
-def how_to_install(name: str) -> str:
-    place, pins = CACHE / name, (PEERS / f"{name}.txt").relative_to(ROOT)
-    return (
-        f"uv venv --python 3.11 {place} && "
-        f"uv pip install --python {place} --require-hashes -r {pins}"
-    )
+        yield Way("full", tls_door(place / "full", port, key, trusted), (web, answering))
 
 
 @asynccontextmanager
@@ -202,20 +155,26 @@ async def gateway_service(place: Path, socket: Path, config: Path | None) -> Asy
 
 
 @asynccontextmanager
-async def nginx(directory: Path, text: str) -> AsyncIterator[tuple[int, int]]:
+async def nginx(
+    directory: Path, text: str, trusted: Path | None = None
+) -> AsyncIterator[tuple[int, int]]:
     """(its HTTPS port, its master process)."""
     port = int(text.split("listen 127.0.0.1:")[2].split(" ")[0])
     write_configuration(directory, text, connections=4096)
     log = directory / "nginx.out"
     async with running(nginx_command(directory), log) as process:
-        await until(lambda: answers(tls_door(directory, port, ""), "/health"), log)
+        await until(lambda: answers(tls_door(directory, port, "", trusted), "/health"), log)
         yield port, process.pid
 
 
-def nginx_text(directory: Path, engine: Path, auth: Path) -> str:
-    """The configuration of mode direct, as the deploy renders it, on loopback."""
-    directory.mkdir()
-    write_certificate(directory)
+def nginx_text(directory: Path, engine: Path, auth: Path, origins: Sequence[str]) -> str:
+    """The configuration of mode direct, as the deploy renders it, on loopback.
+
+    With the certificate in `directory`, tls.crt and tls.key, or one that is made there.
+    """
+    if not (directory / "tls.crt").exists():
+        directory.mkdir()
+        write_certificate(directory)
     version, openssl = nginx_build()
     host = NginxHost(
         nginx_version=version,
@@ -229,14 +188,16 @@ def nginx_text(directory: Path, engine: Path, auth: Path) -> str:
         error_log=str(directory / "llm-error.log"),
         ipv6=False,
     )
-    settings = gateway_settings(https_port=free_port(), http_port=free_port())
+    settings = gateway_settings(
+        https_port=free_port(), http_port=free_port(), cors_origins=list(origins)
+    )
     (text,) = render(settings, host).files.values()
     return on_loopback(text)
 
 
-def full_text(directory: Path, service: Path) -> str:
+def full_text(directory: Path, service: Path, origins: Sequence[str]) -> str:
     """Mode full: the service in the engine's place, which gets the key and asks nobody."""
-    text = nginx_text(directory, service, service)
+    text = nginx_text(directory, service, service, origins)
     for before, after in (
         ("auth_request /_llm/auth;", ""),
         ("auth_request_set $llm_key_id $upstream_http_x_key_id;", ""),
@@ -252,11 +213,11 @@ def full_text(directory: Path, service: Path) -> str:
     return text
 
 
-def tls_door(directory: Path, port: int, key: str) -> Door:
+def tls_door(directory: Path, port: int, key: str, trusted: Path | None = None) -> Door:
     return Door(
         f"https://127.0.0.1:{port}",
         key,
-        trusted=directory / "tls.crt",
+        trusted=trusted or directory / "tls.crt",
         server_name=SERVER_NAME,
     )
 
