@@ -1,10 +1,10 @@
 """A stub engine for measuring: cheap, and each chunk says when it was sent.
 
-python -m tests.fakes.paced_engine SOCKET PORT RATE CHUNKS. Listens on the Unix socket and on
-127.0.0.1:PORT. Answers GET, /tokenize and what asks for no stream at once, and everything else
-with a stream of CHUNKS events, RATE a second; the first comes at once. The text of each event is
-"@" and the clock of this machine (CLOCK_MONOTONIC, seconds, 20 characters): a proxy that writes
-events anew keeps the text.
+python -m tests.fakes.paced_engine SOCKET PORT RATE CHUNKS [FIRST]. Listens on the Unix socket and
+on 127.0.0.1:PORT. Answers GET, /tokenize and what asks for no stream at once, and everything else
+with a stream of CHUNKS events, RATE a second; the first comes after FIRST seconds (0). The text of
+each event is "@" and the clock of this machine (CLOCK_MONOTONIC, seconds, 20 characters): a proxy
+that writes events anew keeps the text.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _HEAD = (
 
 
 class PacedEngine(asyncio.Protocol):
-    def __init__(self, rate: float, chunks: int) -> None:
+    def __init__(self, rate: float, chunks: int, first_seconds: float) -> None:
         self.pause = 1 / rate
         self.chunks = chunks
+        self.first_seconds = first_seconds
         self.received = b""
         self.timer: asyncio.TimerHandle | None = None
 
@@ -69,6 +70,13 @@ class PacedEngine(asyncio.Protocol):
         if b'"stream":true' not in body and b'"stream": true' not in body:
             self.answer(WHOLE)
             return
+        if self.first_seconds:
+            loop = asyncio.get_running_loop()
+            self.timer = loop.call_later(self.first_seconds, self.begin)
+        else:
+            self.begin()
+
+    def begin(self) -> None:
         self.transport.write(_HEAD)
         self.send(0)
 
@@ -88,16 +96,17 @@ class PacedEngine(asyncio.Protocol):
         self.timer = asyncio.get_running_loop().call_later(self.pause, self.send, number + 1)
 
 
-async def serve(path: str, port: int, rate: float, chunks: int) -> None:
+async def serve(path: str, port: int, *how: float) -> None:
+    def connected() -> PacedEngine:
+        return PacedEngine(how[0], int(how[1]), how[2] if len(how) > 2 else 0.0)
+
     loop = asyncio.get_running_loop()
-    near = await loop.create_unix_server(lambda: PacedEngine(rate, chunks), path, backlog=1024)
-    far = await loop.create_server(
-        lambda: PacedEngine(rate, chunks), "127.0.0.1", port, backlog=1024
-    )
+    near = await loop.create_unix_server(connected, path, backlog=1024)
+    far = await loop.create_server(connected, "127.0.0.1", port, backlog=1024)
     await asyncio.gather(near.serve_forever(), far.serve_forever())
 
 
 if __name__ == "__main__":
     import uvloop
 
-    uvloop.run(serve(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))
+    uvloop.run(serve(sys.argv[1], int(sys.argv[2]), *map(float, sys.argv[3:])))

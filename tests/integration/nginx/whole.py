@@ -82,6 +82,7 @@ class Stub:
     port: int
     rate: float
     chunks: int
+    process: subprocess.Popen[bytes]
 
     @property
     def length_seconds(self) -> float:
@@ -89,13 +90,19 @@ class Stub:
 
 
 @asynccontextmanager
-async def stub(place: Path, rate: float, chunks: int) -> AsyncIterator[Stub]:
-    found = Stub(place / "engine.sock", free_port(), rate, chunks)
+async def stub(
+    place: Path, rate: float, chunks: int, *, name: str = "engine", first_seconds: float = 0.0
+) -> AsyncIterator[Stub]:
+    """first_seconds: how long it thinks before the first chunk."""
+    socket, port = place / f"{name}.sock", free_port()
+    # As vLLM does: what a killed one left is in the way.
+    socket.unlink(missing_ok=True)
     module = [sys.executable, "-m", "tests.fakes.paced_engine"]
-    arguments = [str(found.socket), str(found.port), str(rate), str(chunks)]
-    async with running([*module, *arguments], place / "stub.log"):
-        await until(found.socket.exists, place / "stub.log")
-        yield found
+    arguments = [str(socket), str(port), str(rate), str(chunks), str(first_seconds)]
+    log = place / f"{name}.log"
+    async with running([*module, *arguments], log) as process:
+        await until(socket.exists, log)
+        yield Stub(socket, port, rate, chunks, process)
 
 
 def direct_upstream(engine: Stub, key: str) -> Way:
@@ -118,18 +125,26 @@ async def direct_mode(
 
 @asynccontextmanager
 async def full_mode(
-    place: Path, engine: Stub, key: str, origins: Sequence[str] = (), trusted: Path | None = None
+    place: Path,
+    engine: Stub,
+    key: str,
+    origins: Sequence[str] = (),
+    trusted: Path | None = None,
+    others: Sequence[Stub] = (),
 ) -> AsyncIterator[Way]:
-    """Nginx and the gateway service, as gateway.mode: full has it."""
+    """Nginx and the gateway service, as gateway.mode: full has it. others: more engines."""
     socket = place / "http.sock"
     config = place / "config.json"
-    backend = {
-        "name": "stub",
-        "url": f"unix:{engine.socket}",
-        "models": [MODEL],
-        "max_concurrent": 1000,
-    }
-    config.write_text(json.dumps({"schema": 1, "backends": [backend]}))
+    backends = [
+        {
+            "name": one.socket.stem,
+            "url": f"unix:{one.socket}",
+            "models": [MODEL],
+            "max_concurrent": 1000,
+        }
+        for one in (engine, *others)
+    ]
+    config.write_text(json.dumps({"schema": 1, "backends": backends}))
     text = full_text(place / "full", socket, origins)
     async with (
         gateway_service(place, socket, config) as answering,
@@ -236,7 +251,8 @@ async def running(
     try:
         yield process
     finally:
-        process.terminate()
+        if process.poll() is None:
+            process.terminate()
         await asyncio.to_thread(process.wait)
 
 
