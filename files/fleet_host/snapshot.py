@@ -213,9 +213,17 @@ def os_section(commands: dict[str, Any]) -> Json:
         "nginx": last_group(r"nginx/([\d.]+)", nginx),
         "nginx_openssl": last_group(openssl, nginx),
         "ipv6": os.path.exists("/proc/net/if_inet6"),
+        "name_servers": name_servers(),
         "is_root": os.geteuid() == 0,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def name_servers() -> list[str]:
+    """The addresses in resolv.conf(5), as written; without the scope of a link-local one."""
+    text = text_or_none("/etc/resolv.conf") or ""
+    found = re.findall(r"^\s*nameserver\s+([0-9A-Fa-f.:]+)", text, re.MULTILINE)
+    return [address for address in found if not address.lower().startswith("fe80:")]
 
 
 def packages_section(request: dict[str, Any], commands: dict[str, Any]) -> Json:

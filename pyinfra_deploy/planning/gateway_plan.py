@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.planning import nginx, wanted
+from pyinfra_deploy.planning.body_limit import max_body_mb
 from pyinfra_deploy.planning.certificate import certificate_reason
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.release import digest_of, digest_of_text
@@ -13,13 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyinfra_deploy.planning.artefacts import Artefacts
-    from pyinfra_deploy.planning.nginx import NginxFiles
+    from pyinfra_deploy.planning.nginx_build import NginxFiles
     from pyinfra_deploy.planning.wanted import Environment
-    from pyinfra_deploy.settings.schema import Settings
+    from pyinfra_deploy.settings.schema import Gateway, Settings
 
 GATEWAY_UNIT = "llm-gateway.service"
 OWN_CERTIFICATE = "/etc/llm/tls/server.crt"
 OWN_KEY = "/etc/llm/tls/server.key"
+ACME_WEBROOT = "/var/lib/llm-acme"
 
 
 def plan_gateway(
@@ -111,17 +113,29 @@ def _nginx_reason(settings: Settings, snapshot: Mapping[str, Any], unit: Mapping
 def nginx_files(settings: Settings, system: Mapping[str, Any]) -> NginxFiles:
     """Nginx's configuration for a host, by the versions that its snapshot's `os` names."""
     assert settings.gateway is not None
-    tls, engine = settings.gateway.tls, settings.engine.name
-    own = tls.source == "own_ca"
+    gateway, engine = settings.gateway, settings.engine.name
+    certificate, key = certificate_paths(gateway)
+    flag = nginx.GATEWAY_DRAIN_FLAG if gateway.mode == "full" else f"/run/llm/drain/{engine}"
     return nginx.render(
-        settings.gateway,
+        gateway,
         nginx.NginxHost(
             nginx_version=str(system["nginx"]),
             openssl_version=system.get("nginx_openssl"),
             engine_socket=f"/run/llm-engine-{engine}/http.sock",
-            certificate=OWN_CERTIFICATE if own else str(tls.certificate),
-            certificate_key=OWN_KEY if own else str(tls.key),
-            drain_flag=f"/run/llm/drain/{engine}",
+            certificate=certificate,
+            certificate_key=key,
+            drain_flag=flag,
+            max_body_mb=max_body_mb(settings),
             ipv6=bool(system.get("ipv6", True)),
+            name_servers=tuple(system.get("name_servers") or ()),
+            acme_webroot=ACME_WEBROOT if gateway.tls.source == "acme" else None,
         ),
     )
+
+
+def certificate_paths(gateway: Gateway) -> tuple[str, str]:
+    """(certificate, key) that the vhost names. With ACME too these are ours: certbot's hook
+    brings there what it got, and before that they hold a certificate of the inventory's CA."""
+    if gateway.tls.source == "files":
+        return str(gateway.tls.certificate), str(gateway.tls.key)
+    return OWN_CERTIFICATE, OWN_KEY

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from pyinfra_deploy.settings.certificate_contradictions import certificate_contradictions
 from pyinfra_deploy.settings.conda_contradictions import conda_contradictions
 from pyinfra_deploy.settings.lock_header import python_of_lock
 
@@ -317,24 +318,4 @@ def _gateway(gateway: Gateway) -> Iterator[Contradiction]:
             f"gateway.http_port and gateway.https_port are both {gateway.http_port}.",
             "give them different ports; http_port only redirects.",
         )
-    tls = gateway.tls
-    files = {"certificate": tls.certificate, "key": tls.key}
-    for name, value in files.items():
-        if tls.source == "files" and value is None:
-            yield (
-                ("gateway", "tls", name),
-                f"gateway.tls.source is files, and gateway.tls.{name} is missing.",
-                f"add {name}: /path/on/the/host.pem, or use source: own_ca.",
-            )
-        if tls.source == "own_ca" and value is not None:
-            yield (
-                ("gateway", "tls", name),
-                f"gateway.tls.{name} is set, but gateway.tls.source is own_ca and would ignore it.",
-                "write source: files, or remove it.",
-            )
-    if tls.certificate is not None and tls.certificate == tls.key:
-        yield (
-            ("gateway", "tls", "key"),
-            "gateway.tls.key and gateway.tls.certificate are the same file.",
-            "keep the key in a file of its own, readable by root only.",
-        )
+    yield from certificate_contradictions(gateway)

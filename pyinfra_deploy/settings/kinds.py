@@ -166,6 +166,9 @@ HostName = Annotated[
         _host_name,
     ),
 ]
+MailAddress = Annotated[
+    str, Words("a mail address, such as ops@example.com", r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+")
+]
 HostAddress = Annotated[
     str, Words("an IP address, such as 10.20.0.11", r"[0-9A-Fa-f.:]+", _host_address)
 ]
