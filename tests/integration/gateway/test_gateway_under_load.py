@@ -134,7 +134,11 @@ async def world(first_seconds: float = 0.0) -> AsyncIterator[World]:
                 )
                 for name in ("one", "two")
             ]
-            start = full_mode(place, engines[0], key.plaintext, others=engines[1:])
+            # Looked at sooner after a failure than by default, so that the test need not wait.
+            health = {"open_seconds": 0.5, "max_open_seconds": 0.5}
+            start = full_mode(
+                place, engines[0], key.plaintext, others=engines[1:], more={"health": health}
+            )
             yield World(place, key, engines, await inner.enter_async_context(start))
 
 

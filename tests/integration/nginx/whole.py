@@ -14,7 +14,7 @@ import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
@@ -115,7 +115,7 @@ async def direct_mode(
 ) -> AsyncIterator[Way]:
     """Nginx and the auth service, as gateway.mode: direct has it."""
     service = place / "auth.sock"
-    text = nginx_text(place / "direct", engine.socket, service, origins)
+    text = nginx_text("direct", place / "direct", engine.socket, service, origins)
     async with (
         gateway_service(place, service, None) as answering,
         nginx(place / "direct", text, trusted) as (port, web),
@@ -131,8 +131,12 @@ async def full_mode(
     origins: Sequence[str] = (),
     trusted: Path | None = None,
     others: Sequence[Stub] = (),
+    more: dict[str, Any] | None = None,
 ) -> AsyncIterator[Way]:
-    """Nginx and the gateway service, as gateway.mode: full has it. others: more engines."""
+    """Nginx and the gateway service, as gateway.mode: full has it.
+
+    others: engines beside the first. more: of the service's configuration.
+    """
     socket = place / "http.sock"
     config = place / "config.json"
     backends = [
@@ -144,8 +148,8 @@ async def full_mode(
         }
         for one in (engine, *others)
     ]
-    config.write_text(json.dumps({"schema": 1, "backends": backends}))
-    text = full_text(place / "full", socket, origins)
+    config.write_text(json.dumps({"schema": 1, "backends": backends, **(more or {})}))
+    text = nginx_text("full", place / "full", socket, socket, origins)
     async with (
         gateway_service(place, socket, config) as answering,
         nginx(place / "full", text, trusted) as (port, web),
@@ -182,8 +186,8 @@ async def nginx(
         yield port, process.pid
 
 
-def nginx_text(directory: Path, engine: Path, auth: Path, origins: Sequence[str]) -> str:
-    """The configuration of mode direct, as the deploy renders it, on loopback.
+def nginx_text(mode: str, directory: Path, behind: Path, auth: Path, origins: Sequence[str]) -> str:
+    """The configuration as the deploy renders it, on loopback. behind: engine or service.
 
     With the certificate in `directory`, tls.crt and tls.key, or one that is made there.
     """
@@ -194,38 +198,22 @@ def nginx_text(directory: Path, engine: Path, auth: Path, origins: Sequence[str]
     host = NginxHost(
         nginx_version=version,
         openssl_version=openssl,
-        engine_socket=str(engine),
+        engine_socket=str(behind),
+        service_socket=str(behind),
         auth_socket=str(auth),
         certificate=str(directory / "tls.crt"),
         certificate_key=str(directory / "tls.key"),
         drain_flag=str(directory / "drain"),
+        max_body_mb=1,
         access_log=str(directory / "access.log"),
         error_log=str(directory / "llm-error.log"),
         ipv6=False,
     )
     settings = gateway_settings(
-        https_port=free_port(), http_port=free_port(), cors_origins=list(origins)
+        mode=mode, https_port=free_port(), http_port=free_port(), cors_origins=list(origins)
     )
     (text,) = render(settings, host).files.values()
     return on_loopback(text)
-
-
-def full_text(directory: Path, service: Path, origins: Sequence[str]) -> str:
-    """Mode full: the service in the engine's place, which gets the key and asks nobody."""
-    text = nginx_text(directory, service, service, origins)
-    for before, after in (
-        ("auth_request /_llm/auth;", ""),
-        ("auth_request_set $llm_key_id $upstream_http_x_key_id;", ""),
-        (
-            "proxy_set_header Accept $http_accept;",
-            "proxy_set_header Accept $http_accept;\n"
-            "    proxy_set_header Authorization $http_authorization;",
-        ),
-        ('"$llm_key_id"', '"$upstream_http_x_key_id"'),
-    ):
-        assert before in text, before
-        text = text.replace(before, after)
-    return text
 
 
 def tls_door(directory: Path, port: int, key: str, trusted: Path | None = None) -> Door:
