@@ -7,6 +7,8 @@ direct        by gateway.mode direct: Nginx with TLS, which asks the auth servic
 full          by gateway.mode full: Nginx with TLS, then the gateway service
 litellm       by LiteLLM's proxy with one key, without TLS
 vllm-router   by vllm-router, without TLS and without keys
+tls+vllm-router  by Nginx with TLS, which asks the auth service, then vllm-router: no peer in the
+              goals, but the same work as `full`, limits and counted prompts left out
 Reported:
 
 first     time to the first byte, milliseconds (p50, p99)
@@ -47,7 +49,11 @@ CHUNKS = 10
 # Streams -> requests of each stream in one pass.
 LEVELS = {1: 8, 50: 3, 200: 2}
 OURS = ("upstream", "direct", "full")
-PEERS = {"litellm": peers.litellm, "vllm-router": peers.vllm_router}
+PEERS = {
+    "litellm": peers.litellm,
+    "vllm-router": peers.vllm_router,
+    "tls+vllm-router": peers.vllm_router_behind_nginx,
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -80,8 +86,9 @@ def installed(wanted: list[str]) -> list[str]:
     """Those that can be run; of the others, how to get them."""
     found = []
     for name in wanted:
-        if name in PEERS and not peers.program(name).exists():
-            print(f"{name}: left out, it is not installed. {peers.how_to_install(name)}")
+        program = name.removeprefix("tls+")
+        if name in PEERS and not peers.program(program).exists():
+            print(f"{name}: left out, it is not installed. {peers.how_to_install(program)}")
         else:
             found.append(name)
     return found
@@ -135,11 +142,11 @@ def row(name: str, level: int, seen: Seen, cpu: float) -> dict[str, Any]:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    print(f"{'through':12} {'streams':>7} {'requests':>8} {'first p50':>10} {'p99':>8} "
+    print(f"{'through':16} {'streams':>7} {'requests':>8} {'first p50':>10} {'p99':>8} "
           f"{'late p50':>9} {'p99':>8} {'cpu ms/request':>15} {'requests/cpu-s':>15}")  # fmt: skip
     for one in sorted(rows, key=lambda one: int(one["streams"])):
         print(
-            f"{one['through']:12} {one['streams']:>7} {one['requests']:>8} "
+            f"{one['through']:16} {one['streams']:>7} {one['requests']:>8} "
             f"{one['first_p50']:>10.2f} {one['first_p99']:>8.2f} "
             f"{one['late_p50']:>9.2f} {one['late_p99']:>8.2f} "
             f"{one['cpu_ms']:>15.2f} {one['per_cpu_second']:>15.0f}"

@@ -13,7 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.integration.nginx.running import free_port
-from tests.integration.nginx.whole import MODEL, ROOT, Door, Stub, Way, answers, running, until
+from tests.integration.nginx.whole import (
+    MODEL,
+    ROOT,
+    Door,
+    Stub,
+    Way,
+    answers,
+    gateway_service,
+    nginx,
+    nginx_text,
+    running,
+    tls_door,
+    until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,6 +75,24 @@ async def vllm_router(place: Path, engine: Stub, key: str) -> AsyncIterator[Way]
     ]
     async with _peer("vllm-router", place, command, port, key) as way:
         yield way
+
+
+@asynccontextmanager
+async def vllm_router_behind_nginx(place: Path, engine: Stub, key: str) -> AsyncIterator[Way]:
+    """The same with TLS and keys: Nginx and the auth service of mode direct before it."""
+    directory, auth = place / "router", place / "router-auth.sock"
+    async with vllm_router(place, engine, key) as router:
+        text = nginx_text("direct", directory, engine.socket, auth, ())
+        port = router.door.base.rsplit(":", 1)[1]
+        here = f"server unix:{engine.socket} "
+        assert text.count(here) == 1
+        text = text.replace(here, f"server 127.0.0.1:{port} ")
+        async with (
+            gateway_service(place, auth, None) as answering,
+            nginx(directory, text) as (https_port, web),
+        ):
+            door = tls_door(directory, https_port, key)
+            yield Way("tls+vllm-router", door, (*router.processes, answering, web))
 
 
 @asynccontextmanager
