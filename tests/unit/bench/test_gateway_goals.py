@@ -10,7 +10,7 @@ from tests.bench.gateway_goals import missed
 from tests.clients.clients import Heard
 
 
-def row(through: str, streams: int = 50, **figures: float) -> dict[str, Any]:
+def row(through: str, streams: float = 50, **figures: float) -> dict[str, Any]:
     good = {"first_p50": 1.0, "first_p99": 2.0, "late_p50": 0.3, "late_p99": 1.0}
     return {"through": through, "streams": streams, "per_cpu_second": 500.0} | good | figures
 
