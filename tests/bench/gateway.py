@@ -1,16 +1,26 @@
-"""python -m tests.bench gateway: what the gateway service adds to a stream.
+"""python -m tests.bench gateway: what the gateway adds to a stream, beside two other gateways.
 
-A stub engine streams at a set rate (5 chunks/s per stream, as slow as people read); the same client
-asks it directly and through the service, at 1, 50 and 200 streams, bodies of 1 KiB. Reported:
+A stub engine streams at a set rate (5 chunks/s per stream, as slow as people read). One client asks
+it at 1, 50 and 200 streams, with bodies of 1 KiB, in turn
+upstream      without anything between
+direct        by gateway.mode direct: Nginx with TLS, which asks the auth service
+full          by gateway.mode full: Nginx with TLS, then the gateway service
+litellm       by LiteLLM's proxy with one key, without TLS
+vllm-router   by vllm-router, without TLS and without keys
+tls+vllm-router  by Nginx with TLS, which asks the auth service, then vllm-router: no peer in the
+              goals, but the same work as `full`, limits and counted prompts left out
+Reported:
 
 first     time to the first byte, milliseconds (p50, p99)
 late      how much later than the stub sent it a chunk arrives, milliseconds (p50, p99): the stub
           writes its clock into each chunk, one clock for all processes (CLOCK_MONOTONIC)
-cpu       CPU milliseconds that the service took per request of `chunks` chunks, and the requests
-          per CPU-second that this makes
+cpu       CPU milliseconds that the gateway's processes took per request, and the requests per
+          CPU-second that this makes
 
-Client and stub are processes of their own. At 200 streams they fill two cores: compare there, do
-not read milliseconds.
+Exit code 1 when a goal is missed, with the goal. Client and stub are processes of their own. At 200
+streams they fill two cores: compare there, do not read milliseconds.
+
+--memory asks for 100,000 short answers through mode full, and fails when memory grows.
 """
 
 from __future__ import annotations
@@ -19,184 +29,125 @@ import argparse
 import asyncio
 import json
 import os
-import statistics
-import subprocess
-import sys
+import shutil
 import tempfile
-import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import aiohttp
+from typing import Any
 
 from pyinfra_deploy.keys import keyfile
+from tests.bench import gateway_peers as peers
+from tests.bench.gateway_goals import missed
+from tests.bench.gateway_load import Seen, load, percentile
+from tests.bench.gateway_memory import measure_memory
+from tests.integration.nginx import whole
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-ROOT = Path(__file__).parents[2]
-BODY_BYTES = 1024
 RATE = 5.0
 CHUNKS = 10
-LEVELS = (1, 50, 200)
+# Streams -> requests of each stream in one pass.
+LEVELS = {1: 8, 50: 3, 200: 2}
+OURS = ("upstream", "direct", "full")
+PEERS = {
+    "litellm": peers.litellm,
+    "vllm-router": peers.vllm_router,
+    "tls+vllm-router": peers.vllm_router_behind_nginx,
+}
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.bench gateway")
-    parser.add_argument("--rounds", type=int, default=3, help="requests of each stream")
-    parser.add_argument("--levels", type=int, nargs="+", default=list(LEVELS))
+    parser.add_argument("--passes", type=int, default=3, help="over all rows, one after the other")
+    parser.add_argument("--levels", type=int, nargs="+", default=list(LEVELS), choices=LEVELS)
+    parser.add_argument("--only", nargs="+", default=[*OURS, *PEERS], choices=[*OURS, *PEERS])
     parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--memory", action="store_true", help="100,000 requests instead")
+    parser.add_argument("--requests", type=int, default=100_000, help="of --memory")
     given = parser.parse_args(arguments)
+    if shutil.which("nginx") is None:
+        raise SystemExit("nginx is not installed (apt-get install nginx)")
     import uvloop
 
-    rows = uvloop.run(measure(given.levels, given.rounds))
-    print(f"{'through':10} {'streams':>7} {'first p50':>10} {'p99':>8} {'late p50':>9} {'p99':>8} "
-          f"{'cpu ms/request':>15} {'requests/cpu-s':>15}")  # fmt: skip
-    for row in rows:
-        print(f"{row['through']:10} {row['streams']:>7} {row['first_p50']:>10.2f} "
-              f"{row['first_p99']:>8.2f} {row['late_p50']:>9.2f} {row['late_p99']:>8.2f} "
-              f"{row['cpu_ms']:>15.2f} {row['per_cpu_second']:>15.0f}")  # fmt: skip
+    print(f"load before: {' '.join(f'{one:.2f}' for one in os.getloadavg())}", flush=True)
+    if given.memory:
+        return uvloop.run(measure_memory(given.requests))
+    rows = uvloop.run(measure(given.levels, given.passes, installed(given.only)))
+    print_table(rows)
     if given.json:
         given.json.write_text(json.dumps(rows, indent=1) + "\n")
-    return 0
+    goals = missed(rows)
+    for goal in goals:
+        print(f"MISSED  {goal}")
+    return 1 if goals else 0
 
 
-async def measure(levels: list[int], rounds: int) -> list[dict[str, Any]]:
-    rows = []
+def installed(wanted: list[str]) -> list[str]:
+    """Those that can be run; of the others, how to get them."""
+    found = []
+    for name in wanted:
+        program = name.removeprefix("tls+")
+        if name in PEERS and not peers.program(program).exists():
+            print(f"{name}: left out, it is not installed. {peers.how_to_install(program)}")
+        else:
+            found.append(name)
+    return found
+
+
+async def measure(levels: list[int], passes: int, names: list[str]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="gb") as directory:
         place = Path(directory)
         key = keyfile.new_key("bench", datetime.now(UTC), None)
         (place / "keys.json").write_text(json.dumps(keyfile.to_document(1, [key.record])))
-        backend = {
-            "name": "stub",
-            "url": f"unix:{place / 'engine.sock'}",
-            "models": ["m"],
-            "max_concurrent": 1000,
-        }
-        (place / "config.json").write_text(json.dumps({"schema": 1, "backends": [backend]}))
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(stub(place))
-            service = await stack.enter_async_context(gateway(place))
-            for streams in levels:
-                for through, socket, process in (
-                    ("direct", place / "engine.sock", None),
-                    ("service", place / "http.sock", service),
-                ):
-                    await load(socket, key.plaintext, min(streams, 50), 1)  # warm
-                    cpu = cpu_seconds(process)
-                    firsts, lates = await load(socket, key.plaintext, streams, rounds)
-                    cpu = cpu_seconds(process) - cpu
-                    requests = streams * rounds
-                    rows.append(
-                        {
-                            "through": through,
-                            "streams": streams,
-                            "first_p50": percentile(firsts, 50),
-                            "first_p99": percentile(firsts, 99),
-                            "late_p50": percentile(lates, 50),
-                            "late_p99": percentile(lates, 99),
-                            "cpu_ms": 1000 * cpu / requests,
-                            "per_cpu_second": requests / cpu if cpu else 0.0,
-                        }
+            engine = await stack.enter_async_context(whole.stub(place, RATE, CHUNKS))
+            ways = [whole.direct_upstream(engine, key.plaintext)]
+            for name, start in (
+                ("direct", whole.direct_mode),
+                ("full", whole.full_mode),
+                *PEERS.items(),
+            ):
+                if name in names:
+                    ways.append(
+                        await stack.enter_async_context(start(place, engine, key.plaintext))
                     )
-    return rows
+            seen = {(one.name, level): Seen() for one, level in product(ways, levels)}
+            cpu = dict.fromkeys(seen, 0.0)
+            # In turn, so that what else the machine does meets all of them.
+            for number, level, way in product(range(passes), levels, ways):
+                if number == 0:
+                    await load(way.door, min(level, 50), 1, engine.length_seconds, CHUNKS)  # warm
+                before = way.cpu_seconds()
+                found = await load(way.door, level, LEVELS[level], engine.length_seconds, CHUNKS)
+                cpu[way.name, level] += way.cpu_seconds() - before
+                seen[way.name, level].firsts += found.firsts
+                seen[way.name, level].lates += found.lates
+                await asyncio.sleep(0.2)
+    return [row(name, level, seen[name, level], cpu[name, level]) for name, level in seen]
 
 
-@asynccontextmanager
-async def stub(place: Path) -> AsyncIterator[None]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.fakes.paced_engine", str(place / "engine.sock"),
-         str(RATE), str(CHUNKS)],
-        cwd=ROOT,
-    )  # fmt: skip
-    try:
-        await exists(place / "engine.sock")
-        yield
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@asynccontextmanager
-async def gateway(place: Path) -> AsyncIterator[int]:
-    """The service; yields the process id of its worker."""
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT / "gateway"),
-        "LLM_GATEWAY_CONFIG": str(place / "config.json"),
-        "LLM_GATEWAY_KEYS": str(place / "keys.json"),
+def row(name: str, level: int, seen: Seen, cpu: float) -> dict[str, Any]:
+    requests = len(seen.firsts)
+    return {
+        "through": name,
+        "streams": level,
+        "requests": requests,
+        "first_p50": percentile(seen.firsts, 50),
+        "first_p99": percentile(seen.firsts, 99),
+        "late_p50": percentile(seen.lates, 50),
+        "late_p99": percentile(seen.lates, 99),
+        "cpu_ms": 1000 * cpu / requests,
+        "per_cpu_second": requests / cpu if cpu else 0.0,
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "llm_gateway", "--socket", str(place / "http.sock")],
-        env=environment,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        await exists(place / "http.sock")
-        connector = aiohttp.UnixConnector(str(place / "http.sock"))
-        async with (
-            aiohttp.ClientSession(connector=connector) as client,
-            client.get("http://x/ready") as response,
-        ):
-            yield int((await response.json())["pid"])
-    finally:
-        process.terminate()
-        process.wait()
 
 
-async def exists(path: Path) -> None:
-    while not path.exists():
-        await asyncio.sleep(0.05)
-    await asyncio.sleep(0.5)
-
-
-async def load(
-    socket: Path, key: str, streams: int, rounds: int
-) -> tuple[list[float], list[float]]:
-    """(times to first byte, latenesses of chunks) in milliseconds."""
-    firsts: list[float] = []
-    lates: list[float] = []
-    prompt = "x " * ((BODY_BYTES - 150) // 2)
-    body = json.dumps(
-        {"model": "m", "stream": True, "messages": [{"role": "user", "content": prompt}]}
-    ).encode()
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-
-    async def one(client: aiohttp.ClientSession, number: int) -> None:
-        # Streams of real clients do not begin together: spread over the length of one.
-        await asyncio.sleep(number / streams * CHUNKS / RATE)
-        for _ in range(rounds):
-            began = time.monotonic()
-            first = None
-            async with client.post(
-                "http://x/v1/chat/completions", data=body, headers=headers
-            ) as response:
-                assert response.status == 200, await response.text()
-                async for line in response.content:
-                    now = time.monotonic()
-                    if first is None:
-                        first = now - began
-                    if line.startswith(b'data: {"sent":'):
-                        lates.append(1000 * (now - float(line[14:34])))
-            assert first is not None
-            firsts.append(1000 * first)
-
-    connector = aiohttp.UnixConnector(str(socket), limit=0, keepalive_timeout=3)
-    async with aiohttp.ClientSession(connector=connector) as client:
-        await asyncio.gather(*(one(client, number) for number in range(streams)))
-    return firsts, lates
-
-
-def cpu_seconds(process: int | None) -> float:
-    """User and system time of a process (proc_pid_stat(5))."""
-    if process is None:
-        return 0.0
-    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def percentile(values: list[float], percent: int) -> float:
-    if len(values) < 2:
-        return values[0]
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+def print_table(rows: list[dict[str, Any]]) -> None:
+    print(f"{'through':16} {'streams':>7} {'requests':>8} {'first p50':>10} {'p99':>8} "
+          f"{'late p50':>9} {'p99':>8} {'cpu ms/request':>15} {'requests/cpu-s':>15}")  # fmt: skip
+    for one in sorted(rows, key=lambda one: int(one["streams"])):
+        print(
+            f"{one['through']:16} {one['streams']:>7} {one['requests']:>8} "
+            f"{one['first_p50']:>10.2f} {one['first_p99']:>8.2f} "
+            f"{one['late_p50']:>9.2f} {one['late_p99']:>8.2f} "
+            f"{one['cpu_ms']:>15.2f} {one['per_cpu_second']:>15.0f}"
+        )

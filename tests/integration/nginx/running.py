@@ -322,7 +322,9 @@ def on_loopback(configuration: str) -> str:
     return text.replace("listen [::]:", "listen [::1]:")
 
 
-def write_configuration(directory: Path, configuration: str, extra: str = "") -> None:
+def write_configuration(
+    directory: Path, configuration: str, extra: str = "", connections: int = 256
+) -> None:
     """A main file as small as it can be, around the file under test (and another one)."""
     (directory / "llm-gateway.conf").write_text(configuration)
     (directory / "other.conf").write_text(extra)
@@ -337,7 +339,7 @@ worker_processes 1;
 daemon off;
 pid {directory}/nginx.pid;
 error_log {directory}/error.log info;
-events {{ worker_connections 256; }}
+events {{ worker_connections {connections}; }}
 http {{
 {paths}
 types {{ text/html html; }}
