@@ -55,7 +55,7 @@ soak: $(VENV)/.ready
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host -k "conda or miniforge"
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host/test_wheels.py tests/integration/host/test_install_from_wheels.py tests/integration/host/test_golive_kills.py -k kill
 	FLEET_KILLS=20 $(BIN)/python -m pytest -v tests/integration/host/test_fan_out.py -k cut
-	FLEET_KILLS=20 $(BIN)/python -m tests.hosts.lanes tests/hosts tests/soak
+	FLEET_KILLS=20 $(BIN)/python -m tests.hosts.lanes tests/hosts tests/soak -- -k "soak or kill or power or cut"
 
 docs: $(VENV)/.ready
 	$(BIN)/fleet settings docs

@@ -12,6 +12,7 @@ from lab.errors import LabError
 from lab.plan import (
     BRIDGE,
     BRIDGE_ADDRESS,
+    BRIDGE_MAC,
     NETNS_PREFIX,
     NETWORK,
     NFT_TABLE,
@@ -100,7 +101,10 @@ def ensure_bridge(state_directory: Path) -> None:
             fix="remove that route; the lab's addresses are fixed in lab/plan.py",
         )
     if link_alias(BRIDGE) is None:
-        run_checked(["ip", "link", "add", BRIDGE, "type", "bridge"], what="making the bridge")
+        # Without an address of its own it takes the lowest of its hosts', and another one when that
+        # host goes: the others would send to the old one until they ask again.
+        make = ["ip", "link", "add", BRIDGE, "address", BRIDGE_MAC, "type", "bridge"]
+        run_checked(make, what="making the bridge")
     mark = bridge_mark(state_directory)
     run_checked(["ip", "link", "set", BRIDGE, "alias", mark], what="marking the bridge")
     address = f"{BRIDGE_ADDRESS}/{PREFIX_LENGTH}"

@@ -20,6 +20,8 @@ NFT_TABLE = "fleet_lab"
 NETWORK = "10.213.77.0/24"
 PREFIX_LENGTH = 24
 BRIDGE_ADDRESS = "10.213.77.1"
+# Locally administered, with the address in it.
+BRIDGE_MAC = "02:00:0a:d5:4d:01"
 NETNS_PREFIX = "fleetlab-"
 VETH_PREFIX = "fl-"
 ADMIN_USER = "admin"

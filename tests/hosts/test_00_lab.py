@@ -10,7 +10,7 @@ import pytest
 from lab import hosts, network
 from lab.commands import run_checked, try_run
 from lab.layout import current_layout
-from lab.plan import BRIDGE, NFT_TABLE
+from lab.plan import BRIDGE, BRIDGE_MAC, NFT_TABLE
 from tests.hosts import machine_state
 from tests.hosts.lab_session import shell
 
@@ -58,6 +58,8 @@ def test_down_leaves_the_machine_as_it_was_and_reset_changes_it_not_at_all() -> 
     try:
         (host,) = hosts.up(1)
         during = machine_state.snapshot()
+        # Its own, not a host's, which it would lose with that host.
+        assert (network.LINKS / BRIDGE / "address").read_text().strip() == BRIDGE_MAC
         # Seen at all: else the comparison at the end would say nothing.
         came = machine_state.differences(before, during)
         for kind, word in (

@@ -85,12 +85,12 @@ def test_locks_are_made_for_the_hosts_of_an_inventory(checkout: Checkout) -> Non
 def test_the_model_goes_live_from_its_lock_while_the_hubs_listing_is_broken(
     checkout: Checkout, hub_faults: Faults
 ) -> None:
-    """What other revisions have is copied: here the whole of it."""
+    """The listing has lost the weights' hashes: what arrives is compared with the lock's."""
     for host in BOTH:
         slug, name = directory(checkout, host).split("/")
         script = f"cd /srv/llm/models/{slug} && mv {name} older && mv {name}.json older.json"
         shell(host, script)
-    hub_faults(Fault("omit", path="*.safetensors"))
+    hub_faults(Fault("no_sha256", path="*.safetensors"))
     checkout.deploy().done()
     for host in BOTH:
         place = directory(checkout, host)

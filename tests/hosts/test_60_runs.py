@@ -211,11 +211,12 @@ def test_a_run_from_another_commit_leaves_the_program_of_the_run_that_has_the_ho
     checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a refused run has brought does not replace what the other one calls."""
+    other = Checkout(tmp_path)
     for name in ("pyinfra_deploy", "files"):
+        (tmp_path / name).unlink()  # a link to this checkout's
         shutil.copytree(REPOSITORY / name, tmp_path / name)
     with (tmp_path / "files/fleet_host/__init__.py").open("a") as file:
         file.write("# another commit\n")
-    other = Checkout(tmp_path)
     shutil.copytree(checkout.inventory, other.inventory, dirs_exist_ok=True)
     other.base = checkout.base
     other.write()
