@@ -56,7 +56,8 @@ is the default then. A field that is not known is refused.
      "auth": null,                        # or {"url": "https://...", "ca": null,
                                           # "connect_seconds": 2, "answer_seconds": 3}: who decides
                                           # about keys instead of the key files (outside_auth.py)
-     "stop_seconds": 120}                 # answers may go on so long after SIGTERM
+     "stop_seconds": 120}                 # answers may go on so long after SIGTERM, also those of
+                                          # before a hand-over, which has no limit itself
 
 The unit: ExecReload=kill -HUP $MAINPID hands over to a new worker, from the environment that
 `current` names by then; no answer is cut and no request waits. TimeoutStopSec is to be above

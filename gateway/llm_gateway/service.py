@@ -93,7 +93,7 @@ class Service:
         self._ticker = asyncio.ensure_future(self._tick())
 
     def begin_stop(self) -> float:
-        """No new requests are to come; how many seconds those that run may take."""
+        """No new requests are to come; how many seconds those that run may take if it is a stop."""
         self.stopping = True
         config = self.config_file.current
         return 1.0 if config is None else config.stop_seconds
