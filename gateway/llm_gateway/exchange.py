@@ -20,6 +20,7 @@ from .dispatch import Wish
 from .refusals import Refusal
 from .routing import conversation_prefix, cost
 from .upstream import (
+    Listening,
     LostError,
     NotBegunError,
     Opened,
@@ -234,24 +235,20 @@ class Exchange:
         self, backend: Backend, opened: Opened, reader: UsageReader, writer: UsageWriter | None
     ) -> None:
         """Pass chunks until the answer ends or breaks."""
-        loop, content, send = asyncio.get_running_loop(), opened.response.content, self.send
+        send = self.send
         gaps = self.metrics.gaps.labels(self.asked.model)
-        between = self.config.timeouts.between_bytes_seconds
         chunk, last = opened.first, time.monotonic()
-        renew_at = 0.0
         try:
-            async with asyncio.timeout(None) as deadline:
+            async with Listening(
+                opened.response, self.config.timeouts.between_bytes_seconds
+            ) as engine:
                 while chunk:
                     reader.feed(chunk)
                     if writer is None:
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
                     else:
                         await self._write(backend, writer, chunk)
-                    if last >= renew_at:
-                        # Setting a timer for every chunk would cost more than the chunk.
-                        deadline.reschedule(loop.time() + between)
-                        renew_at = last + between / 20
-                    chunk = await content.readany()
+                    chunk = await engine.chunk()
                     now = time.monotonic()
                     gaps.observe(now - last)
                     backend.alive_at = last = now
