@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,11 +59,13 @@ def _serve_keys(listener: socket.socket) -> int:
 
 def _serve_api(listener_fd: int, ready_fd: int) -> int:
     from .app import table_from_environment
+    from .bodies import MAX_DIGITS
     from .service import Service
     from .serving import Server
     from .watched import ConfigFile
 
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    sys.set_int_max_str_digits(MAX_DIGITS)
     service = Service(
         table_from_environment(), ConfigFile(Path(os.environ.get(CONFIG_VARIABLE, "")))
     )

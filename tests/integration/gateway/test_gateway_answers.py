@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import aiohttp
 import pytest
@@ -208,6 +209,30 @@ def test_generated_tokens_are_charged() -> None:
             answer = await w.post()
             assert (answer.status, answer.error["type"]) == (429, "tokens")
             assert int(answer.headers["retry-after"]) >= 15
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokenizer"),
+    [(["some text"] * 20, "normal"), ([[1, 2, 3]] * 14, "normal"), ("some text " * 20, "error")],
+    ids=["texts", "ids", "a tokenizer that fails"],
+)
+def test_a_prompt_that_is_not_counted_is_charged_all_the_same(prompt: Any, tokenizer: str) -> None:
+    async def scenario() -> None:
+        async with world(chunks=1) as w:
+            w.engines[0].tokenize_mode = tokenizer
+            w.write_keys(w.key, tokens_per_minute=45)
+
+            async def in_force() -> bool:
+                return bool((await w.ready())["serial"] == 2)
+
+            await w.until(in_force)
+            # As a stream without usage: nobody tells afterwards what the prompt had.
+            document = {"model": MODEL, "prompt": prompt, "stream": True, "max_tokens": 1}
+            assert (await w.post(document, path="/v1/completions")).status == 200
+            answer = await w.post(document, path="/v1/completions")
+            assert (answer.status, answer.error["type"]) == (429, "tokens")
 
     asyncio.run(scenario())
 

@@ -20,6 +20,7 @@ from llm_gateway.config import Config, parse_config
 from llm_gateway.keys import Key
 from llm_gateway.prompt_count import (
     Count,
+    charged_tokens,
     check_room,
     known_count,
     read_count,
@@ -175,6 +176,19 @@ def test_a_maximum_of_tokens_is_set_where_none_is_given(
     assert {name: asked.document.get(name) for name in asked.document if "max" in name} == (
         {field: 10} if field else {}
     )
+
+
+def test_what_a_prompt_is_charged() -> None:
+    def charged(prompt: Any, count: Count | None = None) -> int:
+        asked = ask({"model": "m", "prompt": prompt}, COMPLETIONS)
+        return charged_tokens(asked, count, 400)
+
+    assert charged("text", Count(7, None)) == 7
+    assert charged("text") == 100
+    assert charged(["several", "texts"]) == 100
+    assert charged([1, 2, 3], Count(3, None)) == 3
+    # What has to fit into the model is the longest; what is worked on is all of them.
+    assert charged([[1, 2, 3], [1]], Count(3, None)) == 4
 
 
 def test_what_is_written_is_what_was_read() -> None:
