@@ -292,6 +292,7 @@ class TestBadDays:
         assert gateway.full_engine.stub.completed == 0, "the stream ended before the drain"
         assert answer.status == 503
         assert answer.error_code() == "engine_draining"
+        assert gateway.request("GET", "/health").status == 503
         reader.join(10)
         assert lines[-1] == b"data: [DONE]"
         gateway.drain_flag.unlink()
