@@ -64,12 +64,15 @@ def _serve_api(listener_fd: int, ready_fd: int) -> int:
     from .serving import Server
     from .watched import ConfigFile
 
+    parent = os.getppid()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     sys.set_int_max_str_digits(MAX_DIGITS)
     service = Service(
         table_from_environment(), ConfigFile(Path(os.environ.get(CONFIG_VARIABLE, "")))
     )
-    server = Server(service.application, stopping=service.begin_stop, ready_fd=ready_fd)
+    server = Server(
+        service.application, stopping=service.begin_stop, ready_fd=ready_fd, parent=parent
+    )
     server.run(sockets=[socket.socket(fileno=listener_fd)])
     return 0
 

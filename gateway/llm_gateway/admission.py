@@ -229,6 +229,15 @@ def _check_fields(path: str, document: dict[str, Any]) -> None:
     wanted = PROMPT_FIELDS[path]
     if all(document.get(name) is None for name in wanted):
         raise _wrong(wanted[0], f"{' or '.join(wanted)} is missing.", "missing_required_parameter")
+    if path == RESPONSES and document.get("previous_response_id") is not None:
+        # An engine keeps answers for whoever knows their id, whatever the key; and behind several
+        # engines the next request may come to another one.
+        raise _wrong(
+            "previous_response_id",
+            "Answers are not kept here: leave previous_response_id out, and send the conversation "
+            "so far in input.",
+            "parameter_not_allowed",
+        )
     messages = document.get("messages")
     if messages is not None and not (
         isinstance(messages, list)

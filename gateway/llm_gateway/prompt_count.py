@@ -102,7 +102,7 @@ def _chat(document: dict[str, Any], served_name: str) -> dict[str, Any] | None:
 
 
 def _responses(document: dict[str, Any], served_name: str) -> dict[str, Any] | None:
-    if document.get("previous_response_id") is not None or document.get("tools"):
+    if document.get("tools"):
         return None
     messages: list[dict[str, Any]] = []
     if isinstance(document.get("instructions"), str):

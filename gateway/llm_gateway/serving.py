@@ -37,7 +37,7 @@ HAND_OVER_IDLE_SECONDS = 40.0
 
 class Server(uvicorn.Server):
     """uvicorn's server with a hand-over. stopping: called at each signal that ends it, gives the
-    limit in seconds."""
+    limit in seconds. parent: the process whose end is as SIGTERM."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Server(uvicorn.Server):
         *,
         stopping: Callable[[], float],
         ready_fd: int | None = None,
+        parent: int | None = None,
     ) -> None:
         config = uvicorn.Config(
             application,
@@ -66,6 +67,7 @@ class Server(uvicorn.Server):
         self._ready_fd = ready_fd
         self._hand_over = False
         self._terminated = False
+        self._parent = parent
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -80,6 +82,16 @@ class Server(uvicorn.Server):
     def _begin_hand_over(self) -> None:
         self._hand_over = True
         self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        return self._is_orphan() or await super().on_tick(counter)
+
+    def _is_orphan(self) -> bool:
+        """A supervisor that was killed cannot tell its worker to end; nobody else would."""
+        orphan = self._parent is not None and os.getppid() != self._parent
+        self._terminated = self._terminated or orphan
+        return orphan
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._terminated = True
@@ -113,7 +125,7 @@ class Server(uvicorn.Server):
     async def _until_left(self, seconds: float) -> None:
         """Until no connection is left, or SIGTERM came."""
         deadline = time.monotonic() + seconds
-        while self.server_state.connections and not self._terminated:
+        while self.server_state.connections and not (self._is_orphan() or self._terminated):
             if time.monotonic() >= deadline:
                 break
             await asyncio.sleep(0.1)

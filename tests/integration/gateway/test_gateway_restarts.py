@@ -138,6 +138,22 @@ def test_a_worker_that_is_killed_comes_back_and_nobody_is_refused() -> None:
     asyncio.run(scenario())
 
 
+def test_a_worker_does_not_outlive_its_supervisor() -> None:
+    async def scenario() -> None:
+        async with world(rate=20, chunks=20) as w:
+            assert w.process is not None
+            worker = await pid(w)
+            async with w.stream() as response:
+                await response.content.readany()
+                w.process.kill()
+                await asyncio.to_thread(w.process.wait)
+                assert (await response.read()).endswith(b"data: [DONE]\n\n")
+            while alive(worker):
+                await asyncio.sleep(0.05)
+
+    asyncio.run(scenario())
+
+
 def test_sigterm_lets_streams_finish() -> None:
     async def scenario() -> None:
         async with world(rate=20, chunks=20) as w:

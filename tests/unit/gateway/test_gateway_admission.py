@@ -86,6 +86,12 @@ def test_content_types(content_type: bytes | None, passes: bool) -> None:
         (chat(model=7), CHAT, 400, "model must be"),
         (chat(model="x\n" * 300), CHAT, 404, "x?x?"),
         ({"model": "m"}, CHAT, 400, "messages is missing"),
+        (
+            {"model": "m", "input": "x", "previous_response_id": "r"},
+            RESPONSES,
+            400,
+            "not kept here",
+        ),
         ({"model": "m"}, COMPLETIONS, 400, "prompt or prompt_embeds is missing"),
         ({"model": "m"}, EMBEDDINGS, 400, "missing"),
         ({"model": "m"}, RESPONSES, 400, "input is missing"),
@@ -247,7 +253,11 @@ def test_what_is_written_is_what_was_read() -> None:
             {"messages": [{"role": "user", "content": "x"}]},
         ),
         (RESPONSES, {"input": [{"type": "function_call_output", "output": "x"}]}, None),
-        (RESPONSES, {"input": "x", "previous_response_id": "r"}, None),
+        (
+            RESPONSES,
+            {"input": "x", "previous_response_id": None},
+            {"messages": [{"role": "user", "content": "x"}]},
+        ),
         (RESPONSES, {"input": "x", "tools": [1]}, None),
     ],
 )
