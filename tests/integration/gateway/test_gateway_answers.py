@@ -213,6 +213,25 @@ def test_generated_tokens_are_charged() -> None:
     asyncio.run(scenario())
 
 
+def test_an_engine_that_falls_silent_in_a_stream_is_told_and_not_taken_for_its_end() -> None:
+    async def scenario() -> None:
+        async with world(rate=20, chunks=100, timeouts={"between_bytes_seconds": 1}) as w:
+            pieces: list[bytes] = []
+
+            async def read(response: aiohttp.ClientResponse) -> None:
+                async for piece in response.content.iter_any():
+                    pieces.append(piece)
+                    w.engines[0].rate = 0.001
+
+            async with w.stream() as response:
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await read(response)
+            assert b'"code": "engine_silent"' in b"".join(pieces)
+            assert b"[DONE]" not in b"".join(pieces)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("prompt", "tokenizer"),
     [(["some text"] * 20, "normal"), ([[1, 2, 3]] * 14, "normal"), ("some text " * 20, "error")],
