@@ -213,6 +213,22 @@ def test_generated_tokens_are_charged() -> None:
     asyncio.run(scenario())
 
 
+def test_large_bodies_of_text_pass_and_of_many_values_do_not() -> None:
+    async def scenario() -> None:
+        async with world() as w:
+            text = 'a[b]{c},"' * (1 << 20)
+            assert (await w.post(chat(messages=[{"role": "user", "content": text}]))).status == 200
+            assert w.engines[0].asked("/v1/chat/completions")[-1]["messages"][0]["content"] == text
+            values = b",".join([b"[]"] * 1_400_000)
+            raw = b'{"model":"short","messages":[{"role":"user","content":[' + values + b"]}]}"
+            answer = await w.post(raw=raw)
+            assert (answer.status, answer.error["code"]) == (400, "too_many_values")
+            # What was held for them is free again.
+            assert (await w.post()).status == 200
+
+    asyncio.run(scenario())
+
+
 def test_an_engine_that_falls_silent_in_a_stream_is_told_and_not_taken_for_its_end() -> None:
     async def scenario() -> None:
         async with world(rate=20, chunks=100, timeouts={"between_bytes_seconds": 1}) as w:
