@@ -51,10 +51,7 @@ class TestLimits:
 
 
 class TestBadDays:
-    def test_auth_service_down(
-        self, start_gateway: Callable[..., Gateway], authorized: dict[str, str]
-    ) -> None:
-        gateway = start_gateway()
+    def test_auth_service_down(self, gateway: Gateway, authorized: dict[str, str]) -> None:
         gateway.stop_auth(signal.SIGKILL)
         before = len(gateway.engine.seen)
         answer = gateway.request("GET", "/v1/models", headers=authorized)
@@ -77,10 +74,7 @@ class TestBadDays:
         assert answer.status == 503
         assert answer.error_code() == "authentication_unavailable"
 
-    def test_auth_service_stuck(
-        self, start_gateway: Callable[..., Gateway], authorized: dict[str, str]
-    ) -> None:
-        gateway = start_gateway()
+    def test_auth_service_stuck(self, gateway: Gateway, authorized: dict[str, str]) -> None:
         assert gateway._auth is not None
         gateway._auth.send_signal(signal.SIGSTOP)
         try:
@@ -90,10 +84,7 @@ class TestBadDays:
         assert answer.status == 503
         assert answer.error_code() == "authentication_unavailable"
 
-    def test_engine_down(
-        self, start_gateway: Callable[..., Gateway], authorized: dict[str, str]
-    ) -> None:
-        gateway = start_gateway()
+    def test_engine_down(self, gateway: Gateway, authorized: dict[str, str]) -> None:
         gateway.engine.stop()
         for path, method in [("/v1/completions", "POST"), ("/health", "GET")]:
             headers = authorized | {"Origin": ORIGIN}
@@ -121,9 +112,8 @@ class TestBadDays:
         assert len(gateway.engine.seen) == before + 1, "a POST was sent twice"
 
     def test_drain_refuses_new_requests_and_lets_streams_end(
-        self, start_gateway: Callable[..., Gateway], authorized: dict[str, str]
+        self, gateway: Gateway, authorized: dict[str, str]
     ) -> None:
-        gateway = start_gateway()
         lines: list[bytes] = []
         begun = threading.Event()
 
@@ -150,13 +140,13 @@ class TestBadDays:
         assert gateway.request("GET", "/v1/models", headers=authorized).status == 200
 
     def test_a_client_that_leaves_is_noticed_upstream(
-        self, start_gateway: Callable[..., Gateway], authorized: dict[str, str]
+        self, gateway: Gateway, authorized: dict[str, str]
     ) -> None:
-        gateway = start_gateway()
+        before = gateway.engine.disconnected
         stream = gateway.stream(authorized | JSON)
         next(stream)
         stream.close()  # type: ignore[attr-defined]  # a generator
-        wait_until(lambda: gateway.engine.disconnected > 0, "the engine's notice", 5)
+        wait_until(lambda: gateway.engine.disconnected > before, "the engine's notice", 5)
 
     def test_a_key_is_revoked_without_a_reload(
         self, start_gateway: Callable[..., Gateway], authorized: dict[str, str]
