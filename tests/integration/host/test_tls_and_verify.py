@@ -265,11 +265,7 @@ def test_what_has_passed_is_noted_as_the_plan_compares_it(service: Service, host
         host.root / "run/llm-engine-main/started.json": {"release": "r1", "binding": "b"},
         host.root / "run/llm-gateway/started.json": {"environment": "gateway-1", "shape": "full"},
         host.llm_root / "gateway/config.json": {"schema": 1},
-        host.llm_root / "state/nginx.json": {
-            "files": {},
-            "loaded": "n",
-            "certificates": {},
-        },
+        host.llm_root / "state/nginx.json": {"files": {}, "loaded": "n", "certificates": {}},
     }
     for path, document in facts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
