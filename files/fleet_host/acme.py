@@ -14,7 +14,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from . import durable, events, fields, layout, snapshot, systemctl
+from . import durable, events, fields, layout, nginx, snapshot, systemctl
 from .errors import HostError
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def deployed(_request: dict[str, Any]) -> dict[str, Any]:
             lines,
         )
     systemctl.call(["reload", "nginx.service"])
+    nginx.certificates_reloaded()
     durable.remove_file(renewed_flag())
     state = snapshot.certificate_state(str(certificate()))
     events.record("certificate renewed", not_after=state["not_after"], sans=state["sans"])

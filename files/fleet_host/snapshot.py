@@ -644,14 +644,24 @@ def gateway_section(request: dict[str, Any]) -> Json:
             path: {"written": digest, "sha256": sha256_or_none(path)}
             for path, digest in nginx.get("files", {}).items()
         },
-        # Of the files that Nginx was last seen to load; "" while a change is under way or was cut
-        # off, None where none was ever applied.
-        "nginx_loaded": (nginx.get("loaded") or "") if nginx else None,
+        "nginx_loaded": nginx_loaded(nginx),
         # Of gateway.mode direct, and of full.
         "socket": os.path.exists("/run/llm-gateway/auth.sock"),
         "service_socket": os.path.exists("/run/llm-gateway/http.sock"),
         "configuration": sha256_or_none(root + "/gateway/config.json"),
     }
+
+
+def nginx_loaded(record: Json) -> str | None:
+    """The digest of the files that Nginx was last seen to load; "" while a change is under way or
+    was cut off, and when a certificate is another one by now; None where none was ever applied."""
+    if not record:
+        return None
+    known = record.get("certificates")
+    if not isinstance(known, dict):
+        return ""
+    same = all(sha256_or_none(path) == digest for path, digest in known.items())
+    return (record.get("loaded") or "") if same else ""
 
 
 def certificate_state(path: str) -> Json:

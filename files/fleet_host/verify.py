@@ -12,7 +12,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import engine, events, verified, verify_full
+from . import engine, events, verified, verify_full, verify_vhost
 from .errors import HostError
 from .https_client import Client, Reply, UnansweredError
 from .verify_service import Failed, Service, chat, completion, expect
@@ -36,11 +36,13 @@ WRONG_KEY = "sk-hostself" + "A" * 43
 
 
 def verify(request: dict[str, Any]) -> dict[str, Any]:
-    """`verify` {https_port, http_port, server_name, model, engine?, ca_pem?, burst: {requests}}
-    -> {checks: [{name, ok, figures}], seconds}. HostError at the first check that fails.
+    """`verify` {https_port, http_port, server_name, model, engine?, ca_pem?, burst: {requests,
+    limits?}} -> {checks: [{name, ok, figures}], seconds}. HostError at the first check that fails.
 
     burst.requests: how many to send at most, more than the smaller burst limit; 0 leaves it out.
-    full: {cors_origin, counts_tokens, max_body_bytes}, in gateway.mode full (verify_full.py).
+    burst.limits: [[per minute, burst]] of all that apply.
+    vhost: {cors_origin, max_body_mb} (verify_vhost.py).
+    full: {counts_tokens, max_body_bytes}, in gateway.mode full (verify_full.py).
     engine: whose release is noted as verified when every check has passed (verified.py).
     """
     service = Service(request)
@@ -55,8 +57,10 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
         ("unknown path", check_unknown_path),
         ("HTTP to HTTPS", check_redirect),
     ]
+    if service.vhost is not None:
+        checks += verify_vhost.checks(service)
     if service.full is not None:
-        checks += verify_full.checks(service)
+        checks += verify_full.checks()
     if service.burst:
         checks.append(("burst", check_burst))  # last: afterwards the key's limit is used up
     done: list[dict[str, Any]] = []
@@ -250,9 +254,19 @@ def check_burst(service: Service) -> dict[str, Any]:
                 break
             let_through += 1
         else:
+            seconds = time.monotonic() - began
+            if all(
+                service.burst <= burst + 1 + per_minute * seconds / 60
+                for per_minute, burst in service.burst_limits
+            ):
+                # Nothing of a limit is to be seen: it lets more through than one client can send.
+                return {
+                    "left_out": f"the limits allow all of {service.burst} requests in "
+                    f"{seconds:.1f} s",
+                    "let_through": let_through,
+                }
             raise Failed(
-                f"{service.burst} requests in {time.monotonic() - began:.1f} s were all let "
-                "through",
+                f"{service.burst} requests in {seconds:.1f} s were all let through",
                 "Compare gateway.rate_limit in the settings with limit_req in 'nginx -T'.",
             )
     if not reply.headers.get("retry-after", "").isdigit():

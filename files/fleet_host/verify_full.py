@@ -1,4 +1,4 @@
-"""What only gateway.mode full does, tried as a client: models of a key, long prompts, types, CORS.
+"""What only gateway.mode full does, tried as a client: models of a key, long prompts, types.
 
 429 of a key's own limits is not tried: it takes a key that has one, and what clients share is not
 to be used up. Nginx's limits are (verify.py, check_burst), from an address that no client has.
@@ -25,25 +25,14 @@ BEYOND_THE_LIMIT = 1.25
 Check = tuple[str, "Callable[[Service], dict[str, Any]]"]
 
 
-def checks(service: Service) -> list[Check]:
+def checks() -> list[Check]:
     """In the order in which they are to be made."""
-    found: list[Check] = [
-        ("health", check_health),
+    return [
         ("model not allowed", check_other_model),
         ("unknown model", check_unknown_model),
         ("content type", check_content_type),
         ("long prompt", check_long_prompt),
     ]
-    if service.full and service.full.get("cors_origin"):
-        found.append(("CORS", check_preflight))
-    return found
-
-
-def check_health(service: Service) -> dict[str, Any]:
-    """Without a key: a load balancer asks there whether this host takes requests."""
-    reply = service.ask("GET", "/health", key=None)
-    expect(reply, (200,), LOG)
-    return {"status": 200}
 
 
 def _error(reply: Reply) -> dict[str, Any]:
@@ -51,7 +40,7 @@ def _error(reply: Reply) -> dict[str, Any]:
     return error if isinstance(error, dict) else {}
 
 
-def _expect_code(reply: Reply, status: int, code: str) -> dict[str, Any]:
+def expect_code(reply: Reply, status: int, code: str) -> dict[str, Any]:
     expect(reply, (status,), LOG)
     error = _error(reply)
     if error.get("code") != code:
@@ -69,14 +58,14 @@ def check_other_model(service: Service) -> dict[str, Any]:
     reply = service.ask(
         "POST", "/v1/chat/completions", chat(service, 1, stream=False), key=keys.denied_key()
     )
-    _expect_code(reply, 403, "model_not_allowed")
+    expect_code(reply, 403, "model_not_allowed")
     return {"status": 403}
 
 
 def check_unknown_model(service: Service) -> dict[str, Any]:
     """A model that nobody serves is refused here, before any engine is asked."""
     body = {**chat(service, 1, stream=False), "model": "no such model"}
-    _expect_code(service.ask("POST", "/v1/chat/completions", body), 404, "model_not_found")
+    expect_code(service.ask("POST", "/v1/chat/completions", body), 404, "model_not_found")
     return {"status": 404}
 
 
@@ -88,7 +77,7 @@ def check_content_type(service: Service) -> dict[str, Any]:
         chat(service, 1, stream=False),
         headers={"Content-Type": "text/plain"},
     )
-    _expect_code(reply, 415, "unsupported_media_type")
+    expect_code(reply, 415, "unsupported_media_type")
     return {"status": 415}
 
 
@@ -112,34 +101,8 @@ def check_long_prompt(service: Service) -> dict[str, Any]:
     if reply.status == 400 and "template" in reply.text().lower():
         body = {"model": service.model, "prompt": text, "max_tokens": 1}
         reply = service.ask("POST", "/v1/completions", body, timeout_seconds=120.0)
-    error = _expect_code(reply, 413, "context_length_exceeded")
+    error = expect_code(reply, 413, "context_length_exceeded")
     figures = {name: error.get(name) for name in ("limit", "prompt_tokens", "cut_tokens")}
     if not all(isinstance(value, int) and value > 0 for value in figures.values()):
         raise Failed("413 came without limit, prompt_tokens and cut_tokens", LOG, [str(figures)])
     return {"status": 413, **figures}
-
-
-def check_preflight(service: Service) -> dict[str, Any]:
-    """A browser's question before a request of a page that may call: answered without a key, also
-    on errors."""
-    assert service.full is not None
-    origin = str(service.full["cors_origin"])
-    asked = {
-        "Origin": origin,
-        "Access-Control-Request-Method": "POST",
-        "Access-Control-Request-Headers": "authorization, content-type",
-    }
-    look_at = "See the maps of $http_origin in 'nginx -T', and gateway.cors_origins."
-    preflight = service.ask("OPTIONS", "/v1/chat/completions", key=None, headers=asked)
-    expect(preflight, (204,), look_at)
-    refused = service.ask("GET", "/v1/models", key=None, headers={"Origin": origin})
-    expect(refused, (401,), look_at)
-    for reply in (preflight, refused):
-        allowed = reply.headers.get("access-control-allow-origin")
-        if allowed != origin:
-            raise Failed(
-                f"{reply.method} {reply.path} answered {origin} with "
-                f"Access-Control-Allow-Origin {allowed}",
-                look_at,
-            )
-    return {"origin": origin}

@@ -35,6 +35,10 @@ class Service:
         burst = request.get("burst")
         burst = dict(burst) if isinstance(burst, dict) else {}
         self.burst = fields.whole(burst, "requests", fields.whole(burst, "n", 0))
+        # Without any the burst has to be refused in any case.
+        self.burst_limits = _limits(burst.get("limits")) or [(0, 0)]
+        vhost = request.get("vhost")
+        self.vhost: dict[str, Any] | None = dict(vhost) if isinstance(vhost, dict) else None
         full = request.get("full")
         # What only mode full has; None in mode direct.
         self.full: dict[str, Any] | None = dict(full) if isinstance(full, dict) else None
@@ -63,6 +67,10 @@ class Service:
         headers = {"Authorization": f"Bearer {used}"} if used else {}
         headers |= more.pop("headers", {})
         return self.client.request(method, path, body, headers, **more)
+
+
+def _limits(given: object) -> list[tuple[int, int]]:
+    return [(int(one[0]), int(one[1])) for one in given] if isinstance(given, list) else []
 
 
 def _own_key(*, full: bool) -> str:

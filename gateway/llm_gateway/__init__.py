@@ -21,8 +21,8 @@ is the default then. A field that is not known is refused.
         "aliases": {},                    # other names, each to one of `models`
         "max_model_len": null,            # tokens; null: as the engine's /tokenize says
         "drain_flag": null,               # while this file exists: no new request
-        "ready_path": null,               # for engines of other hosts: polled every second instead
-                                          # of a small completion; {"ready": bool, "draining": bool}
+        "ready_path": null,               # for engines of other hosts: polled every second beside
+                                          # the small completion; {"ready": bool, "draining": bool}
         "priority_scheduling": false,     # the engine runs --scheduling-policy priority
         "max_concurrent": 256}],          # requests at the engine at once; others wait here
      "tiers": {"default": {"weight": 100, # in the queue; none gets less than 5% at saturation
@@ -56,7 +56,8 @@ is the default then. A field that is not known is refused.
      "auth": null,                        # or {"url": "https://...", "ca": null,
                                           # "connect_seconds": 2, "answer_seconds": 3}: who decides
                                           # about keys instead of the key files (outside_auth.py)
-     "stop_seconds": 120}                 # answers may go on so long after SIGTERM
+     "stop_seconds": 120}                 # answers may go on so long after SIGTERM, also those of
+                                          # before a hand-over, which has no limit itself
 
 The unit: ExecReload=kill -HUP $MAINPID hands over to a new worker, from the environment that
 `current` names by then; no answer is cut and no request waits. TimeoutStopSec is to be above

@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,15 +59,20 @@ def _serve_keys(listener: socket.socket) -> int:
 
 def _serve_api(listener_fd: int, ready_fd: int) -> int:
     from .app import table_from_environment
+    from .bodies import MAX_DIGITS
     from .service import Service
     from .serving import Server
     from .watched import ConfigFile
 
+    parent = os.getppid()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    sys.set_int_max_str_digits(MAX_DIGITS)
     service = Service(
         table_from_environment(), ConfigFile(Path(os.environ.get(CONFIG_VARIABLE, "")))
     )
-    server = Server(service.application, stopping=service.begin_stop, ready_fd=ready_fd)
+    server = Server(
+        service.application, stopping=service.begin_stop, ready_fd=ready_fd, parent=parent
+    )
     server.run(sockets=[socket.socket(fileno=listener_fd)])
     return 0
 

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .bodies import check_values
 from .refusals import Refusal, shown
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def check_type(content_type: bytes | None) -> None:
 def read_request(path: str, body: bytes, key: Key, config: Config) -> Asked:
     """Read and check a body. Raises Refusal (400, 403, 404)."""
     admission = config.admission
+    check_values(body)
     document = _read_json(body, admission.max_depth)
     model = document.get("model")
     if not isinstance(model, str) or not model:
@@ -144,7 +146,7 @@ def _read_json(body: bytes, max_depth: int) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise _invalid(f"{error.msg} at line {error.lineno}, column {error.colno}") from error
     except ValueError as error:
-        # NaN, and whole numbers of more than 4,300 digits.
+        # NaN, and whole numbers of more than bodies.MAX_DIGITS digits.
         raise _invalid("it has a number that cannot be read") from error
     if not isinstance(document, dict):
         raise Refusal(400, "invalid_json", "The request's body must be a JSON object.")
@@ -227,6 +229,15 @@ def _check_fields(path: str, document: dict[str, Any]) -> None:
     wanted = PROMPT_FIELDS[path]
     if all(document.get(name) is None for name in wanted):
         raise _wrong(wanted[0], f"{' or '.join(wanted)} is missing.", "missing_required_parameter")
+    if path == RESPONSES and document.get("previous_response_id") is not None:
+        # An engine keeps answers for whoever knows their id, whatever the key; and behind several
+        # engines the next request may come to another one.
+        raise _wrong(
+            "previous_response_id",
+            "Answers are not kept here: leave previous_response_id out, and send the conversation "
+            "so far in input.",
+            "parameter_not_allowed",
+        )
     messages = document.get("messages")
     if messages is not None and not (
         isinstance(messages, list)

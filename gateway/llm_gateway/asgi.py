@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .refusals import Refusal
+
+if TYPE_CHECKING:
+    from .bodies import Held
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -29,8 +32,11 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return values[0] if len(values) == 1 else None
 
 
-async def read_body(scope: Scope, receive: Receive, limit_bytes: int, seconds: float) -> bytes:
-    """The whole body. Raises Refusal (413, 408) and ClientGoneError."""
+async def read_body(
+    scope: Scope, receive: Receive, limit_bytes: int, seconds: float, held: Held
+) -> bytes:
+    """The whole body, told to `held` as it comes. Raises Refusal (413, 408, 503) and
+    ClientGoneError."""
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdigit() and int(declared[:20]) > limit_bytes:
         raise _too_large(limit_bytes)
@@ -46,6 +52,7 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int, seconds: f
                 size += len(part)
                 if size > limit_bytes:
                     raise _too_large(limit_bytes)
+                held.add(len(part), limit_bytes)
                 parts.append(part)
                 if not message.get("more_body"):
                     break

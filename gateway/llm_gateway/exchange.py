@@ -17,9 +17,11 @@ import aiohttp
 
 from .admission import written
 from .dispatch import Wish
+from .prompt_count import BYTES_PER_TOKEN
 from .refusals import Refusal
 from .routing import conversation_prefix, cost
 from .upstream import (
+    Listening,
     LostError,
     NotBegunError,
     Opened,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from .admission import Asked
     from .asgi import Headers, Send
     from .backend import Backend
+    from .bodies import Held
     from .config import Config
     from .dispatch import Dispatcher
     from .keys import Key
@@ -44,8 +47,6 @@ if TYPE_CHECKING:
 
 KV_HEADER = b"x-kv-cache-usage-percent"
 COUNT_HEADER = b"x-prompt-token-count"
-# Of English text; only for what is not counted yet.
-_BYTES_PER_TOKEN = 4
 _ENDS = {
     "": "The answer ends here: the engine or this service stopped in the middle.",
     "key_revoked": "The answer ends here: the API key that asked for it is no longer valid.",
@@ -73,7 +74,9 @@ class Exchange:
     answer_headers: Headers
     started: float
     body_bytes: int
+    held: Held
     prompt_tokens: int | None = None
+    charged_tokens: int = 0
     counting: asyncio.Future[Count | None] | None = None
     waited_seconds: float = 0.0
     status: int | None = None
@@ -88,7 +91,7 @@ class Exchange:
             model=self.asked.model,
             tier=self.tier,
             key_id=self.key.id,
-            cost=cost(self.prompt_tokens or self.body_bytes // _BYTES_PER_TOKEN),
+            cost=cost(self.prompt_tokens or self.body_bytes // BYTES_PER_TOKEN),
             prefix=conversation_prefix(self.asked.document, self.config.prefix_bytes),
         )
         while not await self._attempt(wish):
@@ -129,6 +132,7 @@ class Exchange:
                 backend.breaker.failed()
                 self._go_on_or_refuse(wish, backend, error)
                 return False
+            del body
             if opened.failed and self._another_may_do_it(wish, backend, opened):
                 return False
             if opened.response.status < 500 and not opened.failed:
@@ -199,6 +203,9 @@ class Exchange:
             # Asked for before the engine had the request: it is here, or nearly.
             self.take_count(await self.counting)
             self.counting = None
+        # No other engine is tried from here on. A stream may go on for hours.
+        self.asked.document = {}
+        self.held.release()
         headers = [*passed_headers(opened), *self.answer_headers]
         if self.config.kv_cache and (percent := backend.known_kv_percent()) is not None:
             headers.append((KV_HEADER, f"{percent:g}".encode()))
@@ -234,24 +241,20 @@ class Exchange:
         self, backend: Backend, opened: Opened, reader: UsageReader, writer: UsageWriter | None
     ) -> None:
         """Pass chunks until the answer ends or breaks."""
-        loop, content, send = asyncio.get_running_loop(), opened.response.content, self.send
+        send = self.send
         gaps = self.metrics.gaps.labels(self.asked.model)
-        between = self.config.timeouts.between_bytes_seconds
         chunk, last = opened.first, time.monotonic()
-        renew_at = 0.0
         try:
-            async with asyncio.timeout(None) as deadline:
+            async with Listening(
+                opened.response, self.config.timeouts.between_bytes_seconds
+            ) as engine:
                 while chunk:
                     reader.feed(chunk)
                     if writer is None:
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
                     else:
                         await self._write(backend, writer, chunk)
-                    if last >= renew_at:
-                        # Setting a timer for every chunk would cost more than the chunk.
-                        deadline.reschedule(loop.time() + between)
-                        renew_at = last + between / 20
-                    chunk = await content.readany()
+                    chunk = await engine.chunk()
                     now = time.monotonic()
                     gaps.observe(now - last)
                     backend.alive_at = last = now
@@ -332,7 +335,8 @@ class Exchange:
         prompt = self.prompt_tokens or 0
         if usage is not None:
             generated = usage.generated_tokens
-            uncharged = max(0, usage.prompt_tokens - prompt)
+            # Below zero what an estimate took too much.
+            uncharged = usage.prompt_tokens - self.charged_tokens
             prompt = max(prompt, usage.prompt_tokens)
         else:
             # Without usage the events are counted: one a token, but for a few at both ends.

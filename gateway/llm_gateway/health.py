@@ -1,8 +1,10 @@
-"""Active health: a completion of one token, or the /ready of an engine's host.
+"""Active health: a completion of one token, and the /ready of an engine's host.
 
-A completion is asked for only when nothing was heard from the engine for a whole interval, or a
-request made it doubtful (an answer 500), or its breaker's time is over: on a busy engine probing
-costs nothing, and a queue of its own making cannot look like an illness.
+/ready, asked each second, tells whether the host drains, and that the engine is down; that it is
+well a completion alone can tell, here as there. It is asked for only when nothing was heard from
+the engine for a whole interval, or a request made it doubtful (an answer 500), or its breaker's
+time is over: on a busy engine probing costs nothing, and a queue of its own making cannot look like
+an illness.
 
 vLLM's /health is not trusted: it stays 200 while inference is stuck.
 """
@@ -41,18 +43,24 @@ async def watch(
     while True:
         health = config().health
         by_ready = backend.config.ready_path is not None
-        if by_ready or _is_due(backend, health.interval_seconds):
-            before = (backend.breaker.state(), backend.draining)
+        before = (backend.breaker.state(), backend.draining)
+        if by_ready:
+            asked_at = time.monotonic()
+            # Not against what is heard of it in the same moment: a full engine answers late.
+            if not await _ready(backend, config()) and backend.alive_at < asked_at:
+                _take_note(backend, False)
+        backend.look_at_flag()
+        if _is_due(backend, health.interval_seconds):
             trial = backend.breaker.begin_trial()
             try:
-                alive = await (_ready if by_ready else _complete)(backend, config())
+                alive = await _complete(backend, config())
             finally:
                 if trial:
                     backend.breaker.end_trial()
             _take_note(backend, alive)
             backend.look_at_flag()
-            if (backend.breaker.state(), backend.draining) != before:
-                changed()
+        if (backend.breaker.state(), backend.draining) != before:
+            changed()
         await _pause(backend, health.interval_seconds, by_ready)
 
 
@@ -127,7 +135,8 @@ async def _complete(backend: Backend, config: Config) -> bool:
 
 
 async def _ready(backend: Backend, config: Config) -> bool:
-    """Whether its host says that it serves; also takes note of whether it drains."""
+    """False when its host does not answer, or says that nothing serves there; also takes note of
+    whether it drains."""
     assert backend.config.ready_path is not None
     try:
         async with asyncio.timeout(config.health.timeout_seconds):

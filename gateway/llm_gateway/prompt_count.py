@@ -26,6 +26,8 @@ _CHAT_FIELDS = (
 # Of the chat request, but arguments of the template (ChatCompletionRequest.build_chat_params).
 _TEMPLATE_FIELDS = ("documents", "reasoning_effort")
 _START_BYTES = 256
+# Of English text; only for what is not counted yet.
+BYTES_PER_TOKEN = 4
 _COUNT = re.compile(rb'"count":\s*(\d{1,9})\b')
 _LIMIT = re.compile(rb'"max_model_len":\s*(\d{1,9})\b')
 
@@ -39,14 +41,33 @@ class Count:
 
 
 def known_count(asked: Asked) -> int | None:
-    """The count of a prompt that is given as token ids already; None when it is text."""
+    """The count of a prompt that is given as token ids already, of the longest where there are
+    several; None when it is text."""
+    found = _ids(asked)
+    return None if found is None else max(found)
+
+
+def charged_tokens(asked: Asked, count: Count | None, body_bytes: int) -> int:
+    """What a prompt takes of a key's allowance until the engine tells in `usage`.
+
+    Of several prompts all; of what cannot be counted an estimate. Nothing at all would be a way
+    around the limit.
+    """
+    ids = _ids(asked)
+    if ids is not None:
+        return sum(ids)
+    return count.tokens if count is not None else max(1, body_bytes // BYTES_PER_TOKEN)
+
+
+def _ids(asked: Asked) -> list[int] | None:
+    """The length of each prompt that is given as token ids; None when they are text."""
     prompt = asked.document.get("prompt" if asked.path == COMPLETIONS else "input")
     if asked.path not in (COMPLETIONS, EMBEDDINGS) or not isinstance(prompt, list):
         return None
     if all(isinstance(one, int) for one in prompt):
-        return len(prompt)
+        return [len(prompt)]
     if all(isinstance(one, list) and all(isinstance(id_, int) for id_ in one) for one in prompt):
-        return max(len(one) for one in prompt)
+        return [len(one) for one in prompt]
     return None
 
 
@@ -81,7 +102,7 @@ def _chat(document: dict[str, Any], served_name: str) -> dict[str, Any] | None:
 
 
 def _responses(document: dict[str, Any], served_name: str) -> dict[str, Any] | None:
-    if document.get("previous_response_id") is not None or document.get("tools"):
+    if document.get("tools"):
         return None
     messages: list[dict[str, Any]] = []
     if isinstance(document.get("instructions"), str):

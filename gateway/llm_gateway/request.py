@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from . import admission, asgi
 from .asgi import ClientGoneError
+from .bodies import Held
 from .counting import count_prompt, surely_fits
 from .exchange import Exchange
-from .prompt_count import check_room
+from .prompt_count import charged_tokens, check_room
 from .refusals import Refusal, invalid_key, no_such_address, wrong_method
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Request:
         self.tier = ""
         self.key: Key | None = None
         self.exchange: Exchange | None = None
+        self._held = Held(service.bodies)
         self._task: asyncio.Task[object] | None = None
         self._revoked = False
 
@@ -46,6 +48,12 @@ class Request:
 
     async def answer(self) -> int:
         """The status that was sent. Raises Refusal while none was, and ClientGoneError."""
+        try:
+            return await self._answer()
+        finally:
+            self._held.release()
+
+    async def _answer(self) -> int:
         service, path = self.service, self.scope["path"]
         if self.scope["method"] != "POST":
             raise wrong_method("POST")
@@ -59,10 +67,13 @@ class Request:
         admission.check_type(asgi.header(self.scope, b"content-type"))
         limits = config.admission
         body = await asgi.read_body(
-            self.scope, self.receive, limits.max_body_bytes, limits.body_seconds
+            self.scope, self.receive, limits.max_body_bytes, limits.body_seconds, self._held
         )
-        started = time.monotonic()
-        asked = admission.read_request(path, body, key, config)
+        size_bytes = len(body)
+        async with service.bodies.turn(size_bytes):
+            started = time.monotonic()
+            asked = admission.read_request(path, body, key, config)
+        del body
         self.model = asked.model
         self.exchange = Exchange(
             config=config,
@@ -76,7 +87,8 @@ class Request:
             request_headers=_engine_headers(self.scope),
             answer_headers=self.headers,
             started=started,
-            body_bytes=len(body),
+            body_bytes=size_bytes,
+            held=self._held,
         )
         await self._while_client_listens(self.exchange)
         return self.exchange.status or 500
@@ -134,10 +146,15 @@ class Request:
         count = await counting
         exchange.waited_seconds += time.monotonic() - began
         exchange.take_count(count)
-        if count is not None:
-            if count.limit is not None:
-                check_room(exchange.asked, count.tokens, count.limit)
-            self.service.limits.prompt(exchange.key, count.tokens)
+        if count is not None and count.limit is not None:
+            check_room(exchange.asked, count.tokens, count.limit)
+        if limited:
+            charged = charged_tokens(exchange.asked, count, exchange.body_bytes)
+            if count is None and exchange.key.tokens_per_minute is not None:
+                # An estimate is no ground for saying that the prompt will never fit.
+                charged = min(charged, exchange.key.tokens_per_minute)
+            self.service.limits.prompt(exchange.key, charged)
+            exchange.charged_tokens = charged
 
 
 def _engine_headers(scope: Scope) -> dict[str, str]:

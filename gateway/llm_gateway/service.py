@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from . import admission, asgi
 from .app import create_app
 from .asgi import ClientGoneError
+from .bodies import Bodies
 from .dispatch import Dispatcher
 from .health import watch
 from .keys import bearer_key, find_key, is_hosts_own, still_good
@@ -56,6 +57,7 @@ class Service:
         self.config_file = config_file
         self.limits = KeyLimits()
         self.metrics = Metrics()
+        self.bodies = Bodies()
         self.dispatcher: Dispatcher | None = None
         self.stopping = False
         self.began = datetime.now(UTC)
@@ -93,7 +95,7 @@ class Service:
         self._ticker = asyncio.ensure_future(self._tick())
 
     def begin_stop(self) -> float:
-        """No new requests are to come; how many seconds those that run may take."""
+        """No new requests are to come; how many seconds those that run may take if it is a stop."""
         self.stopping = True
         config = self.config_file.current
         return 1.0 if config is None else config.stop_seconds

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
@@ -89,6 +89,46 @@ async def open_answer(
     finally:
         if response is not None:
             response.close()
+
+
+class Listening:
+    """Reads an answer to its end; `chunk` raises TimeoutError after `seconds` without a byte.
+
+    Only the time in which the engine is listened to counts: a client that reads slowly makes no
+    silent engine. Setting a timer for each chunk would cost more than the chunk, so one looks now
+    and then: the time-out may come late by a twentieth.
+    """
+
+    def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
+        self._content = response.content
+        self._seconds = seconds
+        self._since: float | None = None
+        self._timeout = asyncio.timeout(None)
+        self._look: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Listening:
+        await self._timeout.__aenter__()
+        self._look_again()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        assert self._look is not None
+        self._look.cancel()
+        await self._timeout.__aexit__(*error)
+
+    async def chunk(self) -> bytes:
+        """What came since the last one; b"" at the end."""
+        self._since = time.monotonic()
+        try:
+            return await self._content.readany()
+        finally:
+            self._since = None
+
+    def _look_again(self) -> None:
+        if self._since is not None and time.monotonic() - self._since >= self._seconds:
+            self._timeout.reschedule(0)
+        loop = asyncio.get_running_loop()
+        self._look = loop.call_later(self._seconds / 20, self._look_again)
 
 
 def content_type(opened: Opened) -> str:

@@ -54,6 +54,7 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
         keys_serial=_keys_serial(directory),
         ca_subject=_ca_subject(directory),
         now=datetime.now(UTC),
+        limited_keys=_limited_keys(directory),
         conda_lock=packing.lock_text(conda.lock, root) if conda else "",
         model=model,
         fan_out=model.lock is not None and int(fleet.get("sharing") or 0) > 1,
@@ -116,6 +117,16 @@ def _rendered_units(
 @cache
 def _keys_serial(directory: Path) -> int:
     return keyfile.read(directory / "keys.json").serial
+
+
+@cache
+def _limited_keys(directory: Path) -> tuple[str, ...]:
+    keys = keyfile.read(directory / "keys.json").keys
+    return tuple(
+        key.name
+        for key in keys
+        if key.models or key.requests_per_minute or key.tokens_per_minute or key.tier
+    )
 
 
 @cache

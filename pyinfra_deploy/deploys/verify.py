@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra.api import deploy
 
 from pyinfra_deploy.operations import service_checks
+from pyinfra_deploy.planning.body_limit import max_body_mb
 
 if TYPE_CHECKING:
     from pyinfra_deploy.planning.host_plan import HostPlan
@@ -37,11 +38,20 @@ def verification_for(plan: HostPlan) -> dict[str, Any]:
         # A gateway in front of other hosts may have no model of its own.
         "model": service["backends"][0]["models"][0] if service else settings.served_model_name,
         "engine": settings.engine.name if plan.on("gpu") else None,
-        "burst": {"requests": min(limits.ip_burst, limits.key_burst) + 40},
+        "burst": {
+            "requests": min(limits.ip_burst, limits.key_burst) + 40,
+            "limits": [
+                [limits.ip_per_minute, limits.ip_burst],
+                [limits.key_per_minute, limits.key_burst],
+            ],
+        },
+        "vhost": {
+            "cors_origin": next(iter(settings.gateway.cors_origins), None),
+            "max_body_mb": max_body_mb(settings),
+        },
         "full": None
         if service is None
         else {
-            "cors_origin": next(iter(settings.gateway.cors_origins), None),
             "counts_tokens": service["admission"]["count_tokens"],
             "max_body_bytes": service["admission"]["max_body_bytes"],
         },

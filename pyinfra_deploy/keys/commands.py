@@ -139,10 +139,27 @@ def _create(arguments: argparse.Namespace) -> int:
     created = keyfile.create(path, arguments.name, expires, out=arguments.out, limits=limits)
     if arguments.tier and (tier := _tier(fleet, created.record)) != arguments.tier:
         _say(f"Its tier is {tier}.")
+    _warn_of_direct_mode(fleet, limits)
     until = f", until {created.record.expires}" if created.record.expires else ""
     _say(f"Created key {created.record.id} ({created.record.name}){until}.")
     _show(created, arguments.out)
     return _push(fleet, arguments, "Clients cannot use the key there yet.")
+
+
+def _warn_of_direct_mode(fleet: Fleet, limits: keyfile.Limits) -> None:
+    """Say which gateways heed none of a key's limits."""
+    if limits == keyfile.NO_LIMITS:
+        return
+    direct = sorted(
+        host.name
+        for host in fleet.hosts.values()
+        if host.settings.gateway is not None and host.settings.gateway.mode == "direct"
+    )
+    if direct:
+        _say(
+            f"ITS TIER, MODELS AND LIMITS COUNT FOR NOTHING on {', '.join(direct)}: in "
+            "gateway.mode direct a key is good for everything. Use mode full there."
+        )
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -30,6 +30,8 @@ class Artefacts:
     ca_subject: str | None
     now: datetime
     conda_lock: str = ""
+    # Names of the API keys that are not good for everything.
+    limited_keys: tuple[str, ...] = ()
     model: LockedModel = NOT_LOCKED
     # Whether hosts get the model from each other: it is locked, and another host has the same.
     fan_out: bool = False

@@ -88,6 +88,7 @@ def gateway_findings(
     gateway = snapshot.get("gateway") or {}
     return (
         *keys_findings(host, snapshot, artefacts),
+        *direct_findings(host, settings, artefacts),
         *expiry_findings(host, settings, gateway, artefacts.now),
     )
 
@@ -111,6 +112,27 @@ def keys_findings(
             "checkout. The host keeps its own.",
             "bring keys.json of the inventory to its newest state (git pull) before the next "
             "`fleet keys`, which is refused until then",
+        ),
+    )
+
+
+def direct_findings(host: str, settings: Settings, artefacts: Artefacts) -> tuple[Finding, ...]:
+    """Keys that are meant to be good for less than everything, where nothing heeds that."""
+    assert settings.gateway is not None
+    names = artefacts.limited_keys
+    if settings.gateway.mode != DIRECT or not names or settings.gateway.auth.url is not None:
+        return ()
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return (
+        Finding(
+            "gateway.keys-unlimited",
+            "warn",
+            host,
+            "gateway.mode",
+            f"it is direct, which heeds no tier, models or limits of a key: {shown} may use "
+            "everything there",
+            "set gateway.mode to full, or make these keys without limits (`fleet keys rotate` "
+            "keeps them)",
         ),
     )
 

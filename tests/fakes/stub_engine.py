@@ -38,6 +38,7 @@ class StubEngine:
         self.kv_cache = 0.375
         self.draining = False
         self.first_byte_seconds = 0.0
+        self.padding_bytes = 0  # of a comment before each event
         self.requests: list[tuple[str, dict[str, str], Any]] = []
         self.active = 0
         self.most_active = 0
@@ -186,6 +187,8 @@ class StubEngine:
         for number in range(self.chunks):
             if self.mode == "die_in_stream" and number == 2:
                 return False
+            if self.padding_bytes:
+                _chunk(writer, b": " + b"x" * self.padding_bytes + b"\n\n")
             _chunk(writer, event(number))
             if await self._until_gone(reader, 1 / self.rate):
                 return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import aiohttp
 import pytest
@@ -208,6 +209,65 @@ def test_generated_tokens_are_charged() -> None:
             answer = await w.post()
             assert (answer.status, answer.error["type"]) == (429, "tokens")
             assert int(answer.headers["retry-after"]) >= 15
+
+    asyncio.run(scenario())
+
+
+def test_large_bodies_of_text_pass_and_of_many_values_do_not() -> None:
+    async def scenario() -> None:
+        async with world() as w:
+            text = 'a[b]{c},"' * (1 << 20)
+            assert (await w.post(chat(messages=[{"role": "user", "content": text}]))).status == 200
+            assert w.engines[0].asked("/v1/chat/completions")[-1]["messages"][0]["content"] == text
+            values = b",".join([b"[]"] * 1_400_000)
+            raw = b'{"model":"short","messages":[{"role":"user","content":[' + values + b"]}]}"
+            answer = await w.post(raw=raw)
+            assert (answer.status, answer.error["code"]) == (400, "too_many_values")
+            # What was held for them is free again.
+            assert (await w.post()).status == 200
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_falls_silent_in_a_stream_is_told_and_not_taken_for_its_end() -> None:
+    async def scenario() -> None:
+        async with world(rate=20, chunks=100, timeouts={"between_bytes_seconds": 1}) as w:
+            pieces: list[bytes] = []
+
+            async def read(response: aiohttp.ClientResponse) -> None:
+                async for piece in response.content.iter_any():
+                    pieces.append(piece)
+                    w.engines[0].rate = 0.001
+
+            async with w.stream() as response:
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await read(response)
+            assert b'"code": "engine_silent"' in b"".join(pieces)
+            assert b"[DONE]" not in b"".join(pieces)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokenizer"),
+    [(["some text"] * 20, "normal"), ([[1, 2, 3]] * 14, "normal"), ("some text " * 20, "error")],
+    ids=["texts", "ids", "a tokenizer that fails"],
+)
+def test_a_prompt_that_is_not_counted_is_charged_all_the_same(prompt: Any, tokenizer: str) -> None:
+    async def scenario() -> None:
+        async with world(chunks=1) as w:
+            w.engines[0].tokenize_mode = tokenizer
+            w.write_keys(w.key, tokens_per_minute=45)
+
+            async def in_force() -> bool:
+                return bool((await w.ready())["serial"] == 2)
+
+            await w.until(in_force)
+            # As a stream without usage: nobody tells afterwards what the prompt had.
+            document = {"model": MODEL, "prompt": prompt, "stream": True, "max_tokens": 1}
+            assert (await w.post(document, path="/v1/completions")).status == 200
+            answer = await w.post(document, path="/v1/completions")
+            assert (answer.status, answer.error["type"]) == (429, "tokens")
 
     asyncio.run(scenario())
 

@@ -21,6 +21,8 @@ from tests.integration.gateway.running import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from pyinfra_deploy.keys.keyfile import NewKey
     from tests.integration.gateway.running import Condition
 
@@ -198,6 +200,63 @@ def test_active_health_finds_an_engine_that_hangs() -> None:
             assert "retry-after" in answer.headers
             assert (await w.get("/health")).status == 503
             assert w.engines[0].asked(CHAT) == []
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_of_another_host_that_hangs_is_found_whatever_its_ready_says() -> None:
+    async def scenario() -> None:
+        async with world() as w:
+            health = {"interval_seconds": 0.2, "timeout_seconds": 0.2, "failures": 2}
+            w.write_config(backends=[w.backend(0, ready_path="/ready")], health=health)
+            await taken_up(w)
+            w.engines[0].mode = "hang"  # vLLM's /health, which a door asks, stays 200
+            await w.until(breaker_is_closed(w, False))
+            w.engines[0].mode = "normal"
+            await w.until(breaker_is_closed(w, True))
+
+    asyncio.run(scenario())
+
+
+def test_failures_of_requests_count_though_ready_is_good_between_them() -> None:
+    async def scenario() -> None:
+        async with world() as w:
+            w.write_config(backends=[w.backend(0, ready_path="/ready")])
+            await taken_up(w)
+            w.engines[0].mode = "drop"
+            for _ in range(2):
+                assert (await w.post()).status == 503
+                # Each asks twice; three failures in a row open the breaker.
+                wanted = len(ready_asked(w)) + 2
+                while len(ready_asked(w)) < wanted:
+                    await asyncio.sleep(0.1)
+            assert await breaker_is_closed(w, False)()
+
+    asyncio.run(scenario())
+
+
+def breaker_is_closed(w: World, wanted: bool) -> Callable[[], Awaitable[bool]]:
+    async def condition() -> bool:
+        closed = (await w.ready())["backends"]["e0"]["breaker"] == "closed"
+        return bool(closed) is wanted
+
+    return condition
+
+
+def ready_asked(w: World) -> list[str]:
+    return [path for path, _, _ in w.engines[0].requests if path == "/ready"]
+
+
+def test_a_client_that_reads_slowly_is_no_silent_engine() -> None:
+    async def scenario() -> None:
+        async with world(rate=2000, chunks=100, timeouts={"between_bytes_seconds": 1}) as w:
+            # More than all sockets and buffers on the way can hold.
+            w.engines[0].padding_bytes = 100_000
+            async with w.stream() as response:
+                await response.content.readany()
+                await asyncio.sleep(3)
+                assert (await response.read()).endswith(b"data: [DONE]\n\n")
+            assert await breaker_is_closed(w, True)()
 
     asyncio.run(scenario())
 

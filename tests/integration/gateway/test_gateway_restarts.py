@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 
+import aiohttp
+
 from tests.integration.gateway.running import ROOT, World, world
 
 
@@ -18,7 +20,7 @@ async def pid(w: World) -> int:
 
 def test_a_reload_hands_over_while_streams_go_on_and_requests_come() -> None:
     async def scenario() -> None:
-        async with world(rate=20, chunks=40) as w:
+        async with world(rate=10, chunks=300) as w:
             assert w.process is not None
             before = await pid(w)
             async with w.stream() as response:
@@ -43,8 +45,59 @@ def test_a_reload_hands_over_while_streams_go_on_and_requests_come() -> None:
                 await asyncio.gather(*clients)
                 assert set(statuses) == {200}
                 os.kill(before, 0)  # the old one is still there, for its stream
+                w.engines[0].rate = 1000
                 assert (await response.read()).endswith(b"data: [DONE]\n\n")
             await w.until(lambda: not alive(before))
+
+    asyncio.run(scenario())
+
+
+async def handed_over(w: World) -> int:
+    """Hand over; the process that leaves."""
+    assert w.process is not None
+    before = await pid(w)
+    w.process.send_signal(signal.SIGHUP)
+
+    async def another() -> bool:
+        return await pid(w) != before
+
+    await w.until(another)
+    return before
+
+
+def test_a_stream_longer_than_the_limit_for_a_stop_outlives_a_hand_over() -> None:
+    async def scenario() -> None:
+        async with world(rate=20, chunks=100, stop_seconds=1) as w:
+            async with w.stream() as response:
+                await response.content.readany()
+                before = await handed_over(w)
+                assert (await response.read()).endswith(b"data: [DONE]\n\n")
+            await w.until(lambda: not alive(before))
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_after_a_hand_over_limits_what_the_old_one_has_left() -> None:
+    async def scenario() -> None:
+        async with world(rate=20, chunks=100_000, stop_seconds=1) as w:
+            assert w.process is not None
+            async with w.stream() as response:
+                await response.content.readany()
+                before = await handed_over(w)
+                # Well beyond the limit: nobody has asked for a stop yet.
+                for _ in range(60):
+                    assert b"stopping" not in await response.content.readany()
+                os.kill(before, 0)
+                w.process.send_signal(signal.SIGTERM)
+                text = b""
+                try:
+                    async for piece in response.content.iter_any():
+                        text += piece
+                except aiohttp.ClientError:
+                    pass
+                assert b'"code": "stopping"' in text
+            assert await asyncio.to_thread(w.process.wait) == 0
+            assert not alive(before)
 
     asyncio.run(scenario())
 
@@ -81,6 +134,22 @@ def test_a_worker_that_is_killed_comes_back_and_nobody_is_refused() -> None:
             w._client = None
             # The socket is the supervisor's: a connection waits, it is not refused.
             assert (await w.post()).status == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_does_not_outlive_its_supervisor() -> None:
+    async def scenario() -> None:
+        async with world(rate=20, chunks=20) as w:
+            assert w.process is not None
+            worker = await pid(w)
+            async with w.stream() as response:
+                await response.content.readany()
+                w.process.kill()
+                await asyncio.to_thread(w.process.wait)
+                assert (await response.read()).endswith(b"data: [DONE]\n\n")
+            while alive(worker):
+                await asyncio.sleep(0.05)
 
     asyncio.run(scenario())
 

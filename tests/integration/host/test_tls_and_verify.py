@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "llm.example.com"
+TOO_LARGE = {"model": "too large"}
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +156,10 @@ class Service:
 
             def do_POST(self) -> None:
                 length = int(self.headers["Content-Length"])
+                if length > 1 << 20:  # announced only, as Nginx sees it
+                    service.answer(self, secure, TOO_LARGE)
+                    self.close_connection = True
+                    return
                 service.answer(self, secure, json.loads(self.rfile.read(length)))
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -260,7 +265,7 @@ def test_what_has_passed_is_noted_as_the_plan_compares_it(service: Service, host
         host.root / "run/llm-engine-main/started.json": {"release": "r1", "binding": "b"},
         host.root / "run/llm-gateway/started.json": {"environment": "gateway-1", "shape": "full"},
         host.llm_root / "gateway/config.json": {"schema": 1},
-        host.llm_root / "state/nginx.json": {"files": {}, "loaded": "n"},
+        host.llm_root / "state/nginx.json": {"files": {}, "loaded": "n", "certificates": {}},
     }
     for path, document in facts.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 ORIGIN = "https://chat.example.com"
 LIMIT = 64
-FULL = {"cors_origin": ORIGIN, "counts_tokens": True, "max_body_bytes": 1 << 20}
+FULL = {"counts_tokens": True, "max_body_bytes": 1 << 20}
+VHOST = {"cors_origin": ORIGIN, "max_body_mb": 1}
 
 _own_group, authority, installed = direct._own_group, direct.authority, direct.installed
 
@@ -40,6 +41,8 @@ class Service(direct.Service):
             return self.send(it, 401 if self.fault == "health" else 200, {})
         if it.command == "OPTIONS":
             return self.send(it, 204, {}, cors)
+        if body == direct.TOO_LARGE:
+            return self.refuse(it, 200 if self.fault == "large body" else 413, "request_too_large")
         if key.startswith("sk-hostdeny"):
             assert hashlib.sha256(key.encode()).hexdigest() == self.denied()["sha256"]
             wrong = self.fault == "model not allowed"
@@ -86,15 +89,16 @@ def service(host: FakeHost, installed: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def passed(service: Service, **full: Any) -> dict[str, Any]:
-    found = verify.verify(service.request(full={**FULL, **full}))["checks"]
+    asked = service.request(full={**FULL, **full}, vhost=VHOST)
+    found = verify.verify(asked)["checks"]
     return {item["name"]: item["figures"] for item in found}
 
 
 def test_a_good_service_passes_every_check(service: Service) -> None:
     checks = passed(service)
     assert list(checks)[7:] == [
-        "health", "model not allowed", "unknown model", "content type", "long prompt", "CORS",
-        "burst",
+        "health", "large body", "CORS", "model not allowed", "unknown model", "content type",
+        "long prompt", "burst",
     ]  # fmt: skip
     assert checks["long prompt"] == {
         "status": 413, "limit": LIMIT, "prompt_tokens": 99, "cut_tokens": 35,
@@ -108,11 +112,19 @@ def test_a_good_service_passes_every_check(service: Service) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    ["health", "model not allowed", "unknown model", "content type", "long prompt", "CORS"],
+    [
+        "health",
+        "large body",
+        "model not allowed",
+        "unknown model",
+        "content type",
+        "long prompt",
+        "CORS",
+    ],
 )
 def test_each_fault_is_found_by_its_check(service: Service, fault: str) -> None:
     service.fault = fault
-    error = direct.failure(service, full=FULL)
+    error = direct.failure(service, full=FULL, vhost=VHOST)
     assert f"'{fault}' failed" in error.what
     assert error.fix
 
@@ -122,4 +134,20 @@ def test_what_cannot_be_tried_says_so(service: Service) -> None:
     service.from_burst_address = 0
     assert "max_body_mb" in passed(service, max_body_bytes=99)["long prompt"]["left_out"]
     service.from_burst_address = 0
-    assert "CORS" not in passed(service, cors_origin=None)
+    service.from_burst_address = 0
+    asked = service.request(vhost={**VHOST, "cors_origin": None})
+    checks = {item["name"]: item["figures"] for item in verify.verify(asked)["checks"]}
+    assert "cors_origins" in checks["CORS"]["left_out"]
+    # In mode direct: nobody there refuses a model or a type.
+    assert "direct" in checks["keys' models, types"]["left_out"]
+
+
+def test_limits_that_one_client_cannot_reach_are_left_out(service: Service) -> None:
+    service.fault = "no limit"
+    limits = [[1_000_000, 10], [1_000_000, 50]]
+    asked = service.request(burst={"requests": 12, "limits": limits})
+    checks = {item["name"]: item["figures"] for item in verify.verify(asked)["checks"]}
+    assert "limits allow all of 12 requests" in checks["burst"]["left_out"]
+    limits[0][0] = 1
+    error = direct.failure(service, burst={"requests": 12, "limits": limits})
+    assert "'burst' failed" in error.what

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +73,9 @@ def start_gateway(
         return running[-1]
 
     yield start
-    for gateway in running:
-        gateway.stop()
+    # Each waits for processes that end.
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda gateway: gateway.stop(), running))
 
 
 @pytest.fixture(scope="module")

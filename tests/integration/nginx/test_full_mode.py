@@ -14,11 +14,28 @@ from tests.integration.nginx.full_mode import MODEL, FullGateway, chat
 from tests.integration.nginx.running import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ORIGIN = "https://app.example.com"
 JSON = {"Content-Type": "application/json"}
 CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def slow_engine(full_gateway: FullGateway) -> Iterator[FullGateway]:
+    """The shared one, for a test whose streams are to last."""
+    stub = full_gateway.full_engine.stub
+    rate, chunks = stub.rate, stub.chunks
+    stub.rate = 10
+    yield full_gateway
+    stub.rate, stub.chunks = rate, chunks
+
+
+@pytest.fixture(scope="module")
+def without_service(start_gateway: Callable[..., FullGateway]) -> FullGateway:
+    gateway = start_gateway(mode="full")
+    gateway.stop_auth()
+    return gateway
 
 
 def test_a_request_with_a_key_is_answered(
@@ -147,16 +164,15 @@ def test_tokenize_by_choice(
 
 
 def test_a_stream_arrives_spread_over_time(
-    start_gateway: Callable[..., FullGateway], authorized: dict[str, str]
+    slow_engine: FullGateway, authorized: dict[str, str]
 ) -> None:
-    gateway = start_gateway(mode="full")
-    gateway.full_engine.stub.rate = 10
+    completed = slow_engine.full_engine.stub.completed
     arrived = []
-    for at, line in gateway.stream(authorized | JSON, chat(stream=True)):
+    for at, line in slow_engine.stream(authorized | JSON, chat(stream=True)):
         arrived.append((at, line))
         # The engine has not sent the rest yet: nothing between it and here waits for more.
         if len(arrived) == 2:
-            assert gateway.full_engine.stub.completed == 0
+            assert slow_engine.full_engine.stub.completed == completed
     assert arrived[-1][1] == b"data: [DONE]"
     assert arrived[-2][0] - arrived[0][0] > 0.2
 
@@ -224,11 +240,9 @@ def test_a_body_that_is_too_large(full_gateway: FullGateway, authorized: dict[st
 
 
 def test_preflight_needs_no_key_and_does_not_reach_the_service(
-    start_gateway: Callable[..., FullGateway],
+    without_service: FullGateway,
 ) -> None:
-    gateway = start_gateway(mode="full")
-    gateway.stop_auth()
-    answer = gateway.request(
+    answer = without_service.request(
         "OPTIONS", CHAT, headers={"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
     )
     assert answer.status == 204
@@ -237,28 +251,27 @@ def test_preflight_needs_no_key_and_does_not_reach_the_service(
 
 
 class TestBadDays:
-    def test_service_down(
-        self, start_gateway: Callable[..., FullGateway], authorized: dict[str, str]
-    ) -> None:
-        gateway = start_gateway(mode="full")
-        gateway.stop_auth()
+    def test_service_down(self, without_service: FullGateway, authorized: dict[str, str]) -> None:
         for method, path, body in [("POST", CHAT, chat()), ("GET", "/health", None)]:
-            answer = gateway.request(method, path, body, authorized | JSON | {"Origin": ORIGIN})
+            answer = without_service.request(
+                method, path, body, authorized | JSON | {"Origin": ORIGIN}
+            )
             assert answer.status == 503
             assert answer.error_code() == "gateway_unavailable"
             assert answer.header("Retry-After") == "10"
             assert answer.header("Access-Control-Allow-Origin") == ORIGIN
 
-    def test_engine_down(
-        self, start_gateway: Callable[..., FullGateway], authorized: dict[str, str]
-    ) -> None:
-        gateway = start_gateway(mode="full")
-        gateway.full_engine.stop()
-        answer = gateway.request("POST", CHAT, chat(), authorized | JSON | {"Origin": ORIGIN})
+    def test_engine_down(self, full_gateway: FullGateway, authorized: dict[str, str]) -> None:
+        full_gateway.full_engine.stop()
+        answer = full_gateway.request("POST", CHAT, chat(), authorized | JSON | {"Origin": ORIGIN})
+        full_gateway.full_engine.start()
         assert answer.status == 503
         assert "error" in json.loads(answer.body)
         assert answer.header("Retry-After")
         assert answer.header("Access-Control-Allow-Origin") == ORIGIN
+        wait_until(
+            lambda: full_gateway.request("GET", "/health").status == 200, "the engine's return"
+        )
 
     def test_engine_silent(
         self, start_gateway: Callable[..., FullGateway], authorized: dict[str, str]
@@ -272,10 +285,9 @@ class TestBadDays:
         assert len(gateway.full_engine.reached()) == before + 1, "a POST was sent twice"
 
     def test_drain_of_the_gateway_lets_streams_end(
-        self, start_gateway: Callable[..., FullGateway], authorized: dict[str, str]
+        self, slow_engine: FullGateway, authorized: dict[str, str]
     ) -> None:
-        gateway = start_gateway(mode="full")
-        gateway.full_engine.stub.rate = 10
+        gateway, completed = slow_engine, slow_engine.full_engine.stub.completed
         lines: list[bytes] = []
         begun = threading.Event()
 
@@ -289,18 +301,19 @@ class TestBadDays:
         assert begun.wait(5)
         gateway.drain_flag.touch()
         answer = gateway.request("POST", CHAT, chat(), authorized | JSON)
-        assert gateway.full_engine.stub.completed == 0, "the stream ended before the drain"
+        assert gateway.full_engine.stub.completed == completed, "it ended before the drain"
         assert answer.status == 503
         assert answer.error_code() == "engine_draining"
+        assert gateway.request("GET", "/health").status == 503
         reader.join(10)
         assert lines[-1] == b"data: [DONE]"
         gateway.drain_flag.unlink()
         assert gateway.request("GET", "/v1/models", headers=authorized).status == 200
 
     def test_drain_of_the_one_engine(
-        self, start_gateway: Callable[..., FullGateway], authorized: dict[str, str]
+        self, full_gateway: FullGateway, authorized: dict[str, str]
     ) -> None:
-        gateway = start_gateway(mode="full")
+        gateway = full_gateway
         gateway.engine_drain_flag.touch()
 
         def refused() -> bool:
@@ -309,22 +322,23 @@ class TestBadDays:
         wait_until(refused, "the drain")
         answer = gateway.request("POST", CHAT, chat(), authorized | JSON)
         assert answer.header("Retry-After")
+        gateway.engine_drain_flag.unlink()
+        wait_until(lambda: not refused(), "the end of the drain")
 
     def test_a_client_that_leaves_is_noticed_by_the_engine(
-        self, start_gateway: Callable[..., FullGateway], authorized: dict[str, str]
+        self, slow_engine: FullGateway, authorized: dict[str, str]
     ) -> None:
-        gateway = start_gateway(mode="full")
-        gateway.full_engine.stub.rate, gateway.full_engine.stub.chunks = 10, 1000
-        stream = gateway.stream(authorized | JSON, chat(stream=True))
+        stub = slow_engine.full_engine.stub
+        stub.chunks, aborts = 1000, stub.aborts
+        stream = slow_engine.stream(authorized | JSON, chat(stream=True))
         next(stream)
         stream.close()  # type: ignore[attr-defined]  # a generator
-        wait_until(lambda: gateway.full_engine.stub.aborts > 0, "the engine's notice", 5)
+        wait_until(lambda: stub.aborts > aborts, "the engine's notice", 5)
 
     def test_a_restart_of_nginx_by_reload_cuts_no_stream(
-        self, start_gateway: Callable[..., FullGateway], authorized: dict[str, str]
+        self, slow_engine: FullGateway, authorized: dict[str, str]
     ) -> None:
-        gateway = start_gateway(mode="full")
-        gateway.full_engine.stub.rate = 10
+        gateway = slow_engine
         lines: list[bytes] = []
         for _, line in gateway.stream(authorized | JSON, chat(stream=True)):
             if not lines:

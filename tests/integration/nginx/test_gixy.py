@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pyinfra_deploy.planning.engine_door import DoorHost, render_door
 from pyinfra_deploy.planning.nginx import NginxHost, render
 from tests.fakes.gateway_settings import gateway_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # What it says that is meant so, and why.
 MEANT = {
@@ -67,7 +67,14 @@ def configurations() -> dict[str, str]:
     }
 
 
-def findings(directory: Path, text: str) -> list[dict[str, Any]]:
+@cache
+def findings(text: str) -> list[dict[str, Any]]:
+    """One run a text: each takes a second of a processor."""
+    with tempfile.TemporaryDirectory() as directory:
+        return found_in(Path(directory), text)
+
+
+def found_in(directory: Path, text: str) -> list[dict[str, Any]]:
     # The main file is the distribution's; this is as little of one as it takes.
     main = directory / "nginx.conf"
     main.write_text(f"worker_processes auto;\nevents {{}}\nhttp {{\n{text}}}\n")
@@ -83,21 +90,19 @@ def findings(directory: Path, text: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", list(configurations()))
-def test_nothing_is_found_but_what_is_meant(tmp_path: Path, name: str) -> None:
-    found = findings(tmp_path, configurations()[name])
+def test_nothing_is_found_but_what_is_meant(name: str) -> None:
+    found = findings(configurations()[name])
     assert [one for one in found if one["plugin"] not in MEANT] == []
 
 
-def test_each_exception_is_needed(tmp_path: Path) -> None:
-    found = {
-        one["plugin"] for text in configurations().values() for one in findings(tmp_path, text)
-    }
+def test_each_exception_is_needed() -> None:
+    found = {one["plugin"] for text in configurations().values() for one in findings(text)}
     assert found == set(MEANT)
 
 
-def test_a_hole_is_found(tmp_path: Path) -> None:
+def test_a_hole_is_found() -> None:
     text = vhost().replace(
         "return 308 https://llm.example.com$request_uri;", "return 308 https://$http_host$uri;"
     )
-    plugins = {one["plugin"] for one in findings(tmp_path, text)}
+    plugins = {one["plugin"] for one in findings(text)}
     assert {"http_splitting", "host_spoofing"} & plugins

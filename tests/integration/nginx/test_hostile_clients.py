@@ -10,6 +10,8 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.integration.gateway.test_gateway_fuzz import PATHS, body
 from tests.integration.nginx.full_mode import FullGateway, chat
 from tests.integration.nginx.running import tls, wait_until
@@ -24,11 +26,17 @@ ROUNDS = 600
 SLOW_HEADERS, SLOW_BODIES = 100, 40
 
 
-def test_fuzzed_bodies_never_make_a_500_of_ours(
-    start_gateway: Callable[..., FullGateway], authorized: dict[str, str]
-) -> None:
+@pytest.fixture(scope="module")
+def shared(start_gateway: Callable[..., FullGateway]) -> FullGateway:
     gateway = start_gateway(mode="full", tokenize=True)
     gateway.full_engine.stub.chunks = 1
+    return gateway
+
+
+def test_fuzzed_bodies_never_make_a_500_of_ours(
+    shared: FullGateway, authorized: dict[str, str]
+) -> None:
+    gateway = shared
     chance = random.Random(20260207)  # noqa: S311
     seen: Counter[int] = Counter()
     connection = http.client.HTTPSConnection(
@@ -68,9 +76,9 @@ def is_waiting(channel: ssl.SSLSocket) -> bool:
 
 
 def test_slow_headers_and_slow_bodies_keep_nobody_waiting(
-    start_gateway: Callable[..., FullGateway], authorized: dict[str, str]
+    shared: FullGateway, authorized: dict[str, str]
 ) -> None:
-    gateway = start_gateway(mode="full")
+    gateway = shared
     line = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     key = b"Authorization: " + authorized["Authorization"].encode() + b"\r\n"
     slow = [held_open(gateway, line + b"X-Slow: ") for _ in range(SLOW_HEADERS)]

@@ -20,6 +20,7 @@ from llm_gateway.config import Config, parse_config
 from llm_gateway.keys import Key
 from llm_gateway.prompt_count import (
     Count,
+    charged_tokens,
     check_room,
     known_count,
     read_count,
@@ -85,6 +86,12 @@ def test_content_types(content_type: bytes | None, passes: bool) -> None:
         (chat(model=7), CHAT, 400, "model must be"),
         (chat(model="x\n" * 300), CHAT, 404, "x?x?"),
         ({"model": "m"}, CHAT, 400, "messages is missing"),
+        (
+            {"model": "m", "input": "x", "previous_response_id": "r"},
+            RESPONSES,
+            400,
+            "not kept here",
+        ),
         ({"model": "m"}, COMPLETIONS, 400, "prompt or prompt_embeds is missing"),
         ({"model": "m"}, EMBEDDINGS, 400, "missing"),
         ({"model": "m"}, RESPONSES, 400, "input is missing"),
@@ -177,6 +184,19 @@ def test_a_maximum_of_tokens_is_set_where_none_is_given(
     )
 
 
+def test_what_a_prompt_is_charged() -> None:
+    def charged(prompt: Any, count: Count | None = None) -> int:
+        asked = ask({"model": "m", "prompt": prompt}, COMPLETIONS)
+        return charged_tokens(asked, count, 400)
+
+    assert charged("text", Count(7, None)) == 7
+    assert charged("text") == 100
+    assert charged(["several", "texts"]) == 100
+    assert charged([1, 2, 3], Count(3, None)) == 3
+    # What has to fit into the model is the longest; what is worked on is all of them.
+    assert charged([[1, 2, 3], [1]], Count(3, None)) == 4
+
+
 def test_what_is_written_is_what_was_read() -> None:
     document = chat(content='é \u2028 "quoted" \\ 客', nested={"a": [1, 2.5, None, True]})
     assert json.loads(written(document)) == document
@@ -233,7 +253,11 @@ def test_what_is_written_is_what_was_read() -> None:
             {"messages": [{"role": "user", "content": "x"}]},
         ),
         (RESPONSES, {"input": [{"type": "function_call_output", "output": "x"}]}, None),
-        (RESPONSES, {"input": "x", "previous_response_id": "r"}, None),
+        (
+            RESPONSES,
+            {"input": "x", "previous_response_id": None},
+            {"messages": [{"role": "user", "content": "x"}]},
+        ),
         (RESPONSES, {"input": "x", "tools": [1]}, None),
     ],
 )

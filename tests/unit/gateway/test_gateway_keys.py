@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import random
 from datetime import UTC, datetime, timedelta
@@ -160,6 +161,27 @@ def test_exactly_one_bearer_key_is_taken(
     headers: list[tuple[bytes, bytes]], expected: str | None
 ) -> None:
     assert bearer_key(headers) == expected
+
+
+def test_keys_are_compared_in_constant_time_known_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`==` ends at the first byte that differs, and tells by its time how many were right."""
+    compared: list[tuple[Any, Any]] = []
+    real = hmac.compare_digest
+
+    def compare(one: Any, other: Any) -> bool:
+        compared.append((one, other))
+        # What does not go by this answer compares in some other way.
+        return not real(one, other)
+
+    monkeypatch.setattr("llm_gateway.keys.hmac.compare_digest", compare)
+    known = keys()
+    stranger = keyfile.new_key("x", NOW, None).plaintext
+    wrong = FOREVER.plaintext[:-4] + "AAAA"
+    assert find_key(known, FOREVER.plaintext, NOW) is None
+    assert find_key(known, wrong, NOW) is not None
+    assert find_key(known, stranger, NOW) is None
+    assert len(compared) == 3
+    assert {len(side) for pair in compared for side in pair} == {32}
 
 
 def test_random_headers_neither_raise_nor_pass() -> None:

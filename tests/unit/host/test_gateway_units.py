@@ -39,6 +39,11 @@ def test_its_answers_have_the_time_that_the_settings_give_them() -> None:
     assert values(text, "KillMode") == ["mixed"]
 
 
+def test_bodies_that_take_all_memory_cost_a_worker_and_nothing_else() -> None:
+    assert values(unit(), "MemoryMax") == ["4G"]
+    assert values(unit(), "OOMPolicy") == ["continue"]
+
+
 def test_a_reload_hands_over_and_a_restart_keeps_the_socket() -> None:
     assert values(unit(), "ExecReload") == ['/bin/sh -c "kill -HUP ${MAINPID}"']
     assert values(unit(), "Requires") == [SOCKET]

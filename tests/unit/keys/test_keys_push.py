@@ -130,6 +130,18 @@ class TestCommands:
         assert self.run(*arguments, "gold") == 0
         assert "gateway.tiers has no gold" in capsys.readouterr().err
 
+    def test_limits_that_a_gateway_does_not_heed_are_said(
+        self, fleet: Fleet, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.run("keys", "create", "prod", "a", "--no-push", "--model", "m") == 0
+        assert "COUNT FOR NOTHING" not in capsys.readouterr().err
+        gateway: Any = fleet.hosts["gw1"].settings.gateway
+        gateway.mode = "direct"
+        assert self.run("keys", "create", "prod", "b", "--no-push") == 0
+        assert "COUNT FOR NOTHING" not in capsys.readouterr().err
+        assert self.run("keys", "create", "prod", "c", "--no-push", "--tier", "t") == 0
+        assert "COUNT FOR NOTHING on gw1" in capsys.readouterr().err
+
     def test_to_a_file_only_the_path_is_printed(
         self, fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

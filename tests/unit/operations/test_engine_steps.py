@@ -175,8 +175,9 @@ def test_a_verification_is_part_of_the_go_live(world: PyinfraWorld) -> None:
         "server_name": "llm.example.com",
         "model": "Qwen/Qwen3-32B",
         "engine": "main",
-        "burst": {"requests": 160},
-        "full": {"cors_origin": None, "counts_tokens": True, "max_body_bytes": 16 << 20},
+        "burst": {"requests": 160, "limits": [[600, 120], [600, 120]]},
+        "vhost": {"cors_origin": None, "max_body_mb": 16},
+        "full": {"counts_tokens": True, "max_body_bytes": 16 << 20},
     }
     assert gate.closed_by(world.state) == "@fake/gpu01"
 
