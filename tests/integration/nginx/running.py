@@ -230,7 +230,8 @@ class Gateway:
             },
             stderr=(self.directory / "auth.log").open("ab"),
         )
-        wait_until(path.exists, "the auth service")
+        # The socket is there before it listens.
+        wait_until(lambda: _accepts(path), "the auth service")
 
     def service_environment(self) -> dict[str, str]:
         return {}
@@ -299,6 +300,11 @@ class Gateway:
 
     def log_lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.access_log.read_text().splitlines()]
+
+
+def _accepts(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(path)) == 0
 
 
 def _connects(port: int) -> bool:
