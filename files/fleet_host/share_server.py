@@ -16,7 +16,6 @@ import ipaddress
 import json
 import os
 import re
-import socket
 import socketserver
 import threading
 import time
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from . import durable, fields, share_state, sharing
 from .errors import HostError
+from .idle_serving import IdleServer
 from .integrity import Stat
 from .wheel_server import addresses
 
@@ -95,25 +95,16 @@ class Slots:
             self.count -= 1
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """asked_at: monotonic time of the last proven request's begin or end; busy: requests under
-    way; slots: the files under way."""
+class Server(IdleServer):
+    """As idle_serving's, of proven requests alone; slots: the files under way."""
 
-    daemon_threads = True
-    allow_reuse_address = True
     request_queue_size = 256
 
     def __init__(self, address: Any, port: int) -> None:
-        self.address_family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
-        self.asked_at = time.monotonic()
-        self.busy = 0
-        self.served_bytes = 0
-        self.refused: set[str] = set()
         self.unproven: set[str] = set()
-        self.counting = threading.Lock()
         self.slots = Slots()
         self.meter = Meter()
-        super().__init__((str(address), port), Handler)
+        super().__init__(address, port, Handler)
 
     def server_bind(self) -> None:
         # HTTPServer's own would look its name up: seconds where DNS does not answer.
@@ -261,15 +252,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
             "port, write another model.fan_out.port.",
         ) from error
     progress.phase("sharing", message=f"models at {address} port {port}")
-    thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
-    thread.start()
-    try:
-        while server.busy or time.monotonic() - server.asked_at < idle_seconds:
-            progress.advance(server.served_bytes)
-            time.sleep(min(1.0, idle_seconds / 4))
-    finally:
-        server.shutdown()
-        server.server_close()
+    server.serve_until_idle(idle_seconds, progress)
     if server.refused or server.unproven:
         progress.log(f"turned away: {', '.join(sorted(server.refused | server.unproven))}")
     return {

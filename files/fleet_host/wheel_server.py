@@ -12,7 +12,6 @@ import functools
 import http.server
 import ipaddress
 import socket
-import threading
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import durable, fields, jobs, layout, systemctl
 from .errors import HostError, SpecError
+from .idle_serving import IdleServer
 
 if TYPE_CHECKING:
     from .status import Progress
@@ -29,22 +29,12 @@ JOB = "wheels"
 Address = Any  # ipaddress.IPv4Address or IPv6Address; "|" is no type in Python 3.9
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """asked_at: monotonic time of the last request's begin or end; busy: requests under way."""
-
-    daemon_threads = True
-    allow_reuse_address = True
+class Server(IdleServer):
+    """Of one directory, to these addresses."""
 
     def __init__(self, address: Address, port: int, directory: Path, allowed: set[Address]) -> None:
-        self.address_family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
         self.allowed = allowed
-        self.asked_at = time.monotonic()
-        self.busy = 0
-        self.served_bytes = 0
-        self.refused: set[str] = set()
-        self.counting = threading.Lock()
-        handler = functools.partial(Handler, directory=str(directory))
-        super().__init__((str(address), port), handler)
+        super().__init__(address, port, functools.partial(Handler, directory=str(directory)))
 
     def verify_request(self, _request: Any, client_address: Any) -> bool:
         """Whether the client may ask at all; a connection of anybody else is closed unread."""
@@ -143,15 +133,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
             "program has the port, write another runtime.wheelhouse.port.",
         ) from error
     progress.phase("serving", message=f"{directory} at {address} port {port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        while server.busy or time.monotonic() - server.asked_at < idle_seconds:
-            progress.advance(server.served_bytes)
-            time.sleep(min(1.0, idle_seconds / 4))
-    finally:
-        server.shutdown()
-        server.server_close()
+    server.serve_until_idle(idle_seconds, progress)
     return {
         "served_bytes": server.served_bytes,
         "refused": sorted(server.refused),

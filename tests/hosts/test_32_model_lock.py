@@ -106,7 +106,7 @@ def test_status_and_list_say_what_is_where(checkout: Checkout) -> None:
     status = fleet(checkout, "model", "status", NAME)
     listed = fleet(checkout, "model", "list", NAME)
     for host in BOTH:
-        assert f"{host}  {directory(checkout, host)}: " in status
+        assert re.search(rf"^{host} +{directory(checkout, host)}: ", status, re.MULTILINE)
         assert "used by main/" in status
         assert f"{directory(checkout, host)}: " in listed
 
