@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import probe
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -100,9 +102,7 @@ class _Connection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         if self._client.socket_path is not None:
-            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.sock.settimeout(self.timeout)
-            self.sock.connect(self._client.socket_path)
+            self.sock = probe.connected(self._client.socket_path, self.timeout)
             return
         source = (self._client.source, 0) if self._client.source else None
         self.sock = socket.create_connection((ADDRESS, self.port), self.timeout, source)
@@ -181,6 +181,9 @@ class Client:
 
     def _unanswered(self, method: str, path: str, error: Exception) -> UnansweredError:
         what = f"{method} {path}: {type(error).__name__}: {error}"
+        if self.socket_path is not None:
+            what = f"the engine itself, at {self.socket_path}: {what}"
+            return UnansweredError(what, "See journalctl -u 'llm-engine@*'.")
         if isinstance(error, ssl.SSLCertVerificationError):
             return UnansweredError(
                 f"{method} {path}: the certificate is not accepted: {error.verify_message}",

@@ -40,6 +40,14 @@ class Probe:
     max_tokens: int
 
 
+def connected(path: str, timeout_seconds: float | None) -> socket.socket:
+    """A connection to a Unix socket."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.settimeout(timeout_seconds)
+    made.connect(path)
+    return made
+
+
 class UnixConnection(http.client.HTTPConnection):
     """http.client over a Unix socket; the host name only fills the Host header."""
 
@@ -48,9 +56,7 @@ class UnixConnection(http.client.HTTPConnection):
         self._path = str(path)
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        self.sock = connected(self._path, self.timeout)
 
 
 def request(

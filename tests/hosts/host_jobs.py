@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.hosts.lab_session import shell, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROGRAM = "/srv/llm/bin/fleet-host"
 MODELS = "/srv/llm/models"
@@ -62,3 +66,14 @@ def files_in(host: str, directory: str) -> dict[str, str]:
     script = f"cd {directory} 2>/dev/null && find . -type f -exec sha256sum {{}} +; true"
     lines = shell(host, script).splitlines()
     return {line.split("  ./", 1)[1]: line.split(" ", 1)[0] for line in lines}
+
+
+@contextlib.contextmanager
+def small_disk(host: str, size_mib: int) -> Iterator[None]:
+    """A small file system where the models lie."""
+    user = "uid=llm-build,gid=llm-build,mode=0755"
+    shell(host, f"mount -t tmpfs -o size={size_mib}m,{user} tmpfs {MODELS}")
+    try:
+        yield
+    finally:
+        shell(host, f"umount -l {MODELS}")

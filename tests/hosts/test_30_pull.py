@@ -7,7 +7,6 @@ serving.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from dataclasses import replace
@@ -19,6 +18,7 @@ import pytest
 from lab import hosts
 from lab.hub import control
 from lab.hub.faults import LISTING, Fault
+from tests.hosts.host_jobs import small_disk
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, upper_of, wait_for
 from tests.hosts.standin_inventory import MODELS, SETTINGS
 
@@ -199,21 +199,10 @@ def test_the_network_goes_away_during_the_pull(checkout: Checkout, hub_faults: F
     assert checkout.deploy().done().unchanged
 
 
-@contextlib.contextmanager
-def small_disk(size_mib: int) -> Iterator[None]:
-    """A small file system where the models lie."""
-    user = "uid=llm-build,gid=llm-build,mode=0755"
-    shell(DEBIAN12, f"mount -t tmpfs -o size={size_mib}m,{user} tmpfs /{PLACE}")
-    try:
-        yield
-    finally:
-        shell(DEBIAN12, f"umount -l /{PLACE}")
-
-
 def test_a_disk_too_small_for_the_model_is_refused_before_a_byte(checkout: Checkout) -> None:
     forget_model(DEBIAN12)
     control.reset_counters()
-    with small_disk(200):
+    with small_disk(DEBIAN12, 200):
         ran = checkout.deploy()
     refused(ran, checkout, DEBIAN12, "does not fit on the disk", "are lacking", "df -h")
     assert not [path for path in control.counters()["bytes"] if path.endswith("safetensors")]
@@ -222,7 +211,7 @@ def test_a_disk_too_small_for_the_model_is_refused_before_a_byte(checkout: Check
 def test_a_disk_that_fills_up_in_the_middle(checkout: Checkout, hub_faults: Faults) -> None:
     """1 GiB has to stay free beside the model, so the disk is that large and somebody fills it."""
     hub_faults(on(DEBIAN12, Fault("slow", path=SHARD, value=10_000)))
-    with small_disk(1200):
+    with small_disk(DEBIAN12, 1200):
         running = checkout.start()
         wait_for(lambda: "safetensors" in shell(DEBIAN12, f"ls -R /{PLACE}/.incoming; true"))
         shell(DEBIAN12, f"dd if=/dev/zero of=/{PLACE}/filler bs=1M 2>/dev/null; true")

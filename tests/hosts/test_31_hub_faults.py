@@ -5,7 +5,6 @@ No deploy a case: the job alone, as the deploy starts it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from typing import TYPE_CHECKING, Any
@@ -108,29 +107,18 @@ def test_a_hub_that_misbehaves(number: int, other_commit: str, hub_faults: Fault
 # --- the disk
 
 
-@contextlib.contextmanager
-def small_disk(size_mib: int) -> Iterator[None]:
-    """A small file system where the models lie."""
-    user = "uid=llm-build,gid=llm-build,mode=0755"
-    shell(HOST, f"mount -t tmpfs -o size={size_mib}m,{user} tmpfs {host_jobs.MODELS}")
-    try:
-        yield
-    finally:
-        shell(HOST, f"umount -l {host_jobs.MODELS}")
-
-
 def test_a_locked_model_on_a_disk_that_is_too_small_or_fills_up(
     other_commit: str, hub_faults: Faults
 ) -> None:
     case = Case("disk", (), locked=True)
-    with small_disk(200):
+    with host_jobs.small_disk(HOST, 200):
         status = host_jobs.pull(HOST, "faults-small-disk", asked(case, "faults-small-disk"))
     assert "does not fit on the disk" in status["error"]["what"]
     hub_faults(Fault("slow", path=SECOND, model=MODEL, value=20_000))
     job_id = "faults-full-disk"
     partial = f"{host_jobs.MODELS}/.incoming/{MODEL.replace('/', '--')}/{job_id}/model/{SECOND}*"
     # 1 GiB has to stay free beside the model, so the disk is that large and somebody fills it.
-    with small_disk(1100):
+    with host_jobs.small_disk(HOST, 1100):
         host_jobs.start_pull(HOST, job_id, asked(case, job_id))
         wait_for(lambda: bool(shell(HOST, f"ls {partial} 2>/dev/null; true")), 60)
         shell(HOST, f"dd if=/dev/zero of={host_jobs.MODELS}/filler bs=1M 2>/dev/null; true")
