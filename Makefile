@@ -6,6 +6,10 @@ HOSTS ?= 1
 
 # strace shows the order of durable writes, gcc builds a stand-in of NVML; the lab installs its own.
 PACKAGES := python3-venv strace nginx openssl systemd curl gcc libc6-dev
+# Clients of the gateway: a browser (Ubuntu has it as a snap alone), the tool that tells it a CA, and
+# Node.js, which comes from elsewhere on many machines: then it has npm in it and excludes Debian's.
+PACKAGES += libnss3-tools $(if $(filter debian,$(shell . /etc/os-release; echo $$ID)),chromium)
+PACKAGES += $(if $(shell command -v node),,nodejs) $(if $(shell command -v npm),,npm)
 
 .PHONY: packages lab test check unit integration hosts bench soak docs clean
 

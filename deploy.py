@@ -7,6 +7,7 @@ it. Then each step brings what its host lacks, and a second run changes nothing.
 """
 
 from pyinfra_deploy.deploys.steps import (
+    between_hosts,
     driver,
     engine,
     finish,
@@ -31,6 +32,7 @@ if plan is not None:
         model(plan=plan)  # pulled on the host, verified to the byte
         engine(plan=plan)  # switched to, proven by a real completion, or back
 
+    between_hosts(plan=plan)  # mutual TLS: a certificate, and to an engine's host the way in
     if plan.on("gateway"):
         gateway(plan=plan)  # TLS, keys, limits, streams
         verify(plan=plan)  # as a client, through HTTPS

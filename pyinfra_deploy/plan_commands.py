@@ -37,6 +37,8 @@ from pyinfra_deploy.planning.preflight import os_facts, preflight, preflight_fro
 from pyinfra_deploy.planning.start_figures import recorded_start
 from pyinfra_deploy.planning.upgrade import upgrade_findings
 from pyinfra_deploy.settings.fleet import hosts_sharing, load_fleet
+from pyinfra_deploy.settings.mutual_tls import as_data, mutual_tls_of
+from pyinfra_deploy.settings.remote_engines import remote_engines
 from pyinfra_deploy.shares import in_shares
 
 if TYPE_CHECKING:
@@ -260,7 +262,12 @@ def _not_collected(host: str, directory: Path, error: UnreadableOutput) -> Findi
 def _host_plan(
     fleet: Fleet, host: FleetHost, snapshot: Mapping[str, Any], foresight: Foresight | None
 ) -> HostPlan:
-    artefacts = artefacts_for(_data(fleet) | {"sharing": hosts_sharing(fleet, host)}, host.settings)
+    more = {
+        "sharing": hosts_sharing(fleet, host),
+        "engines": remote_engines(fleet, host),
+        "mutual_tls": as_data(mutual_tls_of(fleet, host)),
+    }
+    artefacts = artefacts_for(_data(fleet) | more, host.settings)
     seen = (foresight.placement, foresight.hardware, foresight.driver) if foresight else ()
     return host_plan.plan_host(host.name, host.groups, host.settings, snapshot, artefacts, *seen)
 

@@ -59,6 +59,12 @@ COMMANDS: dict[str, str] = {
     "nginx apply": "nginx:apply",
     "tls request": "tls:request",
     "tls install": "tls:install",
+    "acme obtain": "acme:obtain",
+    "acme renew": "acme:renew",
+    "acme deployed": "acme:deployed",
+    "acme stop": "acme:stop",
+    "mtls request": "host_certificate:request",
+    "mtls install": "host_certificate:install",
     "keys push": "keys:push",
     "keys verify-key": "keys:verify_key",
     "verify": "verify:verify",
@@ -74,6 +80,7 @@ COMMANDS: dict[str, str] = {
     "chassis-fans undo": "chassis_fans:undo",
     "credential write": "host:write_credential",
     "gateway activate": "gateway:activate",
+    "gateway configure": "gateway:configure",
     "gateway started": "gateway:started",
     "hold begin": "hold:begin",
     "hold end": "hold:end",
@@ -91,10 +98,14 @@ COMMANDS: dict[str, str] = {
     "service logs": "service:logs",
     "service releases": "service:kept_releases",
     "uninstall": "uninstall:run",
+    "gateway stopping": "gateway_drain:stopping",
+    "gateway undrain": "gateway_drain:undrain",
 }
 
 # Commands whose request comes as words, because systemd starts them: words -> keys of the request.
 POSITIONAL: dict[str, tuple[str, ...]] = {
+    "acme renew": (),
+    "acme deployed": (),
     "job run": ("kind", "id"),
     "job record": ("kind", "id"),
     "fan-out closed": (),
@@ -105,6 +116,8 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
     "proof run": ("engine",),
     "watch run": ("engine",),
     "gateway started": (),
+    "gateway stopping": (),
+    "gateway undrain": (),
     "fans run": (),
     "fans restore": (),
     "chassis-fans apply": (),
@@ -113,7 +126,8 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
 
 # Steps of units that serve: their answer is in a file, and in the journal it would push out the
 # lines that an error shows.
-QUIET = ("engine started", "engine undrain", "gateway started", "fans run", "fans restore",
+QUIET = ("engine started", "engine undrain", "gateway started", "gateway stopping",
+         "gateway undrain", "fans run", "fans restore",
          "job record", "fan-out closed")  # fmt: skip
 
 

@@ -1,28 +1,39 @@
-"""The gateway service on its host: which environment is live, and whether it answers."""
+"""The gateway service on its host: which environment is live, as what, and whether it answers.
+
+Its shape is what its unit makes of it: "direct" answers /auth on auth.sock, "full" and
+"full-remote" serve the API on http.sock, which systemd holds (llm-gateway.socket).
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import durable, events, fields, layout, probe, systemctl
+from . import durable, events, fields, gateway_service, layout
 from .errors import HostError, SpecError
+from .gateway_service import DIRECT
+from .keys import reader_gid
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-READY_SECONDS = 30.0
-POLL_SECONDS = 0.2
+SHAPES = (DIRECT, "full", "full-remote")
+# Set by the unit of the other shapes.
+SHAPE_VARIABLE = "LLM_GATEWAY_SHAPE"
 
 
 def home() -> Path:
     return layout.llm_root() / "gateway"
 
 
-def socket_path() -> Path:
-    return layout.run_root() / "llm-gateway" / "auth.sock"
+def configuration_path() -> Path:
+    return home() / "config.json"
+
+
+def started_path() -> Path:
+    return layout.run_root() / "llm-gateway" / "started.json"
 
 
 def linked() -> str | None:
@@ -41,8 +52,18 @@ def _environment(name: str) -> Path:
 
 def started(_request: dict[str, Any]) -> dict[str, Any]:
     """`gateway started`, the unit's ExecStartPre: note which environment this start runs."""
+    shape = os.environ.get(SHAPE_VARIABLE, DIRECT)
+    auth = gateway_service.auth_socket()
+    if shape == DIRECT and auth.is_symlink():
+        auth.unlink()  # of mode full: the service itself is to listen there
     document = {"environment": linked(), "invocation": os.environ.get("INVOCATION_ID", "")}
-    path = layout.run_root() / "llm-gateway" / "started.json"
+    if shape != DIRECT:
+        document["shape"] = shape
+    return _note(document)
+
+
+def _note(document: dict[str, Any]) -> dict[str, Any]:
+    path = started_path()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     # No fsync: /run is memory, and after a power cut nothing runs.
     temporary.write_text(json.dumps(document) + "\n")
@@ -50,61 +71,101 @@ def started(_request: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def activate(request: dict[str, Any]) -> dict[str, Any]:
-    """`gateway activate` {environment, unit} -> {environment, previous}.
+@dataclass(frozen=True)
+class _State:
+    """What is on the disk: an environment, and the configuration's text (None in mode direct)."""
 
-    environment: the name of a complete environment below {llm_root}/tools. The service is
-    restarted on it and must answer /ready; else the former environment is put back. Nginx answers
-    503 for the moment in between and cuts no running stream: it asks only before a request starts.
+    environment: str
+    configuration: str | None
+
+
+def activate(request: dict[str, Any]) -> dict[str, Any]:
+    """`gateway activate` {environment, unit, shape?, configuration?, stop_seconds?} ->
+    {environment, previous, handed_over, former}. former: the configuration before, where the
+    service could take it up again as it now runs.
+
+    environment: the name of a complete environment below {llm_root}/tools. configuration: the text
+    of the service's configuration, for the shapes that have one. Where the service runs in that
+    shape already it hands over to the new environment, or takes up the configuration, and cuts no
+    answer; else it is started, and what runs is finished first. It must then run just that; else
+    what was there before is put back.
     """
     name, unit = fields.text(request, "environment"), fields.text(request, "unit")
+    shape = fields.optional_text(request, "shape") or DIRECT
+    configuration = fields.optional_text(request, "configuration")
+    service = gateway_service.Service(unit, shape, fields.whole(request, "stop_seconds", 0))
+    _refuse(name, shape, configuration)
+    was, before = _running_shape(), linked()
+    # Another shape has no way back: the unit that it had is gone.
+    fits = was in (None, shape)
+    former = _configuration() if fits and shape != DIRECT else None
+    _put(_State(name, configuration))
+    try:
+        handed_over = service.bring_up(name, configuration, was=was)
+    except HostError:
+        known = fits and (former is not None or shape == DIRECT)
+        if known and before is not None and _environment(before).is_dir():
+            changed = before != name or former != configuration
+            if changed:
+                _put(_State(before, former))
+                service.bring_up(before, former, was=_running_shape())
+                events.record("gateway reverted", environment=before, failed=name)
+        raise
+    if handed_over:
+        _note({**(durable.read_object(started_path()) or {}), "environment": name})
+    events.record("gateway live", environment=name, previous=before, shape=shape)
+    return {
+        "environment": name,
+        "previous": before,
+        "handed_over": handed_over,
+        "former": former,
+    }
+
+
+def configure(request: dict[str, Any]) -> dict[str, Any]:
+    """`gateway configure` {unit, configuration, stop_seconds} -> {changed, former}.
+
+    Another configuration for the service that runs, as it runs. Where there is none that has one,
+    nothing is done: the next deploy brings it.
+    """
+    name, shape, text = linked(), _running_shape(), fields.text(request, "configuration")
+    if name is None or shape in (None, DIRECT) or _configuration() == text:
+        return {"changed": False, "former": None}
+    found = activate({**request, "environment": name, "shape": shape})
+    return {"changed": True, "former": found["former"]}
+
+
+def _refuse(name: str, shape: str, configuration: str | None) -> None:
     if "/" in name or name.startswith("."):
         raise SpecError(f"{name!r} is no environment's name", "it is a directory.", "Correct it.")
+    if shape not in SHAPES or (configuration is None) != (shape == DIRECT):
+        raise SpecError(
+            f"the gateway's shape {shape!r} does not fit its configuration",
+            f"shapes are {', '.join(SHAPES)}, and all but {DIRECT} have one.",
+            "Are the control side and this program of one version?",
+        )
     if durable.read_object(_environment(name) / ".fleet-complete.json") is None:
         raise HostError(
             f"the gateway's environment {name} is not there in full",
             "its completion record is missing or cut off.",
             "Run the deploy; it builds the environment first.",
         )
-    previous = linked()
-    durable.replace_symlink(home() / "current", f"../tools/{name}")
-    systemctl.call(["enable", "--quiet", unit])
-    try:
-        _restart(unit)
-    except HostError:
-        if previous not in (None, name) and _environment(str(previous)).is_dir():
-            durable.replace_symlink(home() / "current", f"../tools/{previous}")
-            _restart(unit)
-            events.record("gateway reverted", environment=previous, failed=name)
-        raise
-    events.record("gateway live", environment=name, previous=previous)
-    return {"environment": name, "previous": previous}
 
 
-def _restart(unit: str) -> None:
-    # A unit that has failed too often refuses to start until it is reset.
-    systemctl.call(["reset-failed", unit])
-    systemctl.call(["restart", unit])
-    deadline = time.monotonic() + READY_SECONDS
-    seen = "no answer yet"
-    while time.monotonic() < deadline:
-        try:
-            status, _ = probe.request(socket_path(), "GET", "/ready", timeout_seconds=5.0)
-        except probe.NotReadyError as error:
-            seen = str(error)
-        else:
-            if status == 200:
-                return
-            seen = f"/ready was answered {status}"
-        shown = systemctl.show(unit, ["ActiveState", "Result", "InvocationID"])
-        if shown["ActiveState"] in ("failed", "inactive"):
-            seen = f"{unit} is {shown['ActiveState']} ({shown['Result']})"
-            break
-        time.sleep(POLL_SECONDS)
-    shown = systemctl.show(unit, ["InvocationID"])
-    raise HostError(
-        "the gateway service did not become ready",
-        f"{seen}.",
-        f"Its log: journalctl -u {unit}. Without it Nginx answers every request 503.",
-        systemctl.journal_tail(shown["InvocationID"]) if shown["InvocationID"] else [],
-    )
+def _running_shape() -> str | None:
+    """What the service was last started as; None when it was not since the boot."""
+    document = durable.read_object(started_path())
+    return None if document is None else str(document.get("shape") or DIRECT)
+
+
+def _configuration() -> str | None:
+    path = configuration_path()
+    return path.read_text() if path.is_file() else None
+
+
+def _put(state: _State) -> None:
+    if state.configuration is not None and state.configuration != _configuration():
+        durable.make_directories(home())
+        durable.write_file(configuration_path(), state.configuration, mode=0o640, gid=reader_gid())
+    if linked() != state.environment:
+        durable.replace_symlink(home() / "current", f"../tools/{state.environment}")

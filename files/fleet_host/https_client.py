@@ -158,7 +158,7 @@ class Client:
         """
         used = connection or _Connection(self, timeout_seconds)
         data = None if body is None else json.dumps(body).encode()
-        sent = {**headers, "Content-Type": "application/json"} if data is not None else headers
+        sent = {"Content-Type": "application/json", **headers} if data is not None else headers
         began = time.monotonic()
         try:
             used.request(method, path, data, sent)

@@ -10,8 +10,10 @@ refuse is refused here first, because a key file that it cannot read leaves it a
 
 from __future__ import annotations
 
+import base64
 import grp
 import hashlib
+import hmac
 import re
 import secrets
 from typing import TYPE_CHECKING, Any
@@ -25,10 +27,14 @@ if TYPE_CHECKING:
 FILE_SCHEMA = 1
 READER_GROUP = "llm-gateway"
 ENTRY_FIELDS = {"id", "name", "sha256", "created", "expires"}
+LIMIT_FIELDS = {"tier", "models", "requests_per_minute", "tokens_per_minute"}
 IDENTIFIER = re.compile(r"[a-z0-9]{8}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 # An id that `fleet keys create` draws with a chance of 36^-8, and that reads well in a log.
 VERIFY_ID = "hostself"
+# May use no model: by it `verify` sees that the models of a key are heeded.
+DENIED_ID = "hostdeny"
+NO_MODEL = "none, of the key that is to be refused"
 VERIFY_KEY = re.compile(rf"sk-{VERIFY_ID}[A-Za-z0-9_-]{{43}}")
 
 
@@ -44,7 +50,7 @@ def verify_key_path() -> Path:
     return layout.etc_root() / "llm" / "verify-key"
 
 
-def _reader_gid() -> int:
+def reader_gid() -> int:
     try:
         return grp.getgrnam(READER_GROUP).gr_gid
     except KeyError as error:
@@ -56,7 +62,7 @@ def _reader_gid() -> int:
 
 
 def push(request: dict[str, Any]) -> dict[str, Any]:
-    """`keys push` {serial, keys: [{id, name, sha256, created, expires}]} -> {changed, serial}.
+    """`keys push` {serial, keys: [{id, name, sha256, created, expires, ...}]} -> {changed, serial}.
 
     A serial number below the host's is refused: an old checkout must not bring revoked keys back.
     """
@@ -84,7 +90,7 @@ def push(request: dict[str, Any]) -> dict[str, Any]:
             "Merge their keys.json, raise its serial number by one ('fleet keys' does so), push.",
         )
     durable.make_directories(path.parent)
-    durable.write_json(path, document, mode=0o640, gid=_reader_gid())
+    durable.write_json(path, document, mode=0o640, gid=reader_gid())
     events.record("keys pushed", serial=serial, keys=len(entries))
     return {"changed": True, "serial": serial}
 
@@ -92,7 +98,7 @@ def push(request: dict[str, Any]) -> dict[str, Any]:
 def _check_entry(entry: Any, position: int) -> None:
     valid = (
         isinstance(entry, dict)
-        and set(entry) == ENTRY_FIELDS
+        and set(entry) - LIMIT_FIELDS == ENTRY_FIELDS
         and isinstance(entry["id"], str)
         and IDENTIFIER.fullmatch(entry["id"])
         and isinstance(entry["sha256"], str)
@@ -101,18 +107,27 @@ def _check_entry(entry: Any, position: int) -> None:
     if not valid:
         raise SpecError(
             f"keys[{position}] is malformed",
-            f"it needs exactly {', '.join(sorted(ENTRY_FIELDS))}; sha256 is 64 hex digits.",
+            f"it needs {', '.join(sorted(ENTRY_FIELDS))}, sha256 as 64 hex digits, and may have "
+            f"{', '.join(sorted(LIMIT_FIELDS))}.",
             "Are the control side and this program of one version?",
         )
 
 
 def _is_private(path: Path) -> bool:
     status = path.stat()
-    return status.st_mode & 0o7777 == 0o640 and status.st_gid == _reader_gid()
+    return status.st_mode & 0o7777 == 0o640 and status.st_gid == reader_gid()
 
 
-def verify_key(_request: dict[str, Any]) -> dict[str, Any]:
-    """`keys verify-key` {} -> {changed, id, sha256}: make the host's own key, or mend its files.
+def denied_key() -> str:
+    """The host's second key: made from the first, so that it lies nowhere."""
+    own = verify_key_path().read_text().strip()
+    secret = hmac.digest(own.encode(), DENIED_ID.encode(), "sha256")
+    return f"sk-{DENIED_ID}{base64.urlsafe_b64encode(secret).rstrip(b'=').decode()}"
+
+
+def verify_key(request: dict[str, Any]) -> dict[str, Any]:
+    """`keys verify-key` {full?} -> {changed, id, sha256}: make the host's own key, or mend its
+    files. full: with the second one, whose limit is heeded in gateway.mode full alone.
 
     The key itself is in no answer: only `verify`, on this host, uses it.
     """
@@ -127,16 +142,24 @@ def verify_key(_request: dict[str, Any]) -> dict[str, Any]:
     public = verify_file_path()
     held = durable.read_json(public)
     entries = held.get("keys") if isinstance(held, dict) else None
-    if not entries or entries[0].get("sha256") != digest or not _is_private(public):
-        entry = {
-            "id": VERIFY_ID,
-            "name": "verification by the host itself",
-            "sha256": digest,
-            "created": events.utc_now(),
-            "expires": None,
-        }
+    digests = [digest]
+    if request.get("full") is True:
+        digests.append(hashlib.sha256(denied_key().encode()).hexdigest())
+    if [entry.get("sha256") for entry in entries or ()] != digests or not _is_private(public):
         durable.make_directories(public.parent)
-        document = {"schema": FILE_SCHEMA, "serial": 0, "keys": [entry]}
-        durable.write_json(public, document, mode=0o640, gid=_reader_gid())
+        document = {"schema": FILE_SCHEMA, "serial": 0, "keys": _own_entries(digests)}
+        durable.write_json(public, document, mode=0o640, gid=reader_gid())
         changed = True
     return {"changed": changed, "id": VERIFY_ID, "sha256": digest}
+
+
+def _own_entries(digests: list[str]) -> list[dict[str, Any]]:
+    shared = {"created": events.utc_now(), "expires": None}
+    named: list[dict[str, Any]] = [
+        {"id": VERIFY_ID, "name": "verification by the host itself"},
+        {"id": DENIED_ID, "name": "verification: may use no model", "models": [NO_MODEL]},
+    ]
+    return [
+        {**entry, "sha256": digest, **shared}
+        for entry, digest in zip(named, digests)  # noqa: B905 - one digest in mode direct
+    ]

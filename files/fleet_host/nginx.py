@@ -3,7 +3,8 @@
 Tested in a copy first, then written, tested in place, reloaded, and probed as a client. Whatever
 fails from the writing on, the former files come back and are loaded again.
 
-{llm_root}/state/nginx.json          {files: {path: sha256}, loaded: digest, null while under way}
+{llm_root}/state/nginx.json          {files: {path: sha256}, loaded: digest, null while under way,
+                                     certificates: {path: sha256}, as they were when it loaded}
 {llm_root}/state/nginx-before.json   the former files, while a change is under way
 """
 
@@ -17,16 +18,22 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import durable, events, fields, layout, nginx_process
+from . import durable, events, fields, layout, nginx_process, snapshot
 from .errors import HostError, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 TEST_TIMEOUT_SECONDS = 60.0
 # "nginx: [emerg] TEXT in FILE:LINE", or "DATE [emerg] PID#PID: ..." where the error log is stderr.
 MESSAGE = re.compile(
     r"^(?:nginx:|[\d/]+ [\d:]+) \[(?P<level>\w+)\] (?:\d+#\d+: )?(?P<text>.*?)"
     r"(?: in (?P<file>/\S+):(?P<line>\d+))?$"
+)
+CERTIFICATES = re.compile(
+    r"^[ \t]*ssl_(?:certificate|client_certificate|trusted_certificate)[ \t]+(/[^;\s]+);", re.M
 )
 # Files whose text may name paths below /etc/nginx.
 MAXIMUM_TEXT_BYTES = 1 << 20
@@ -66,7 +73,10 @@ def apply(request: dict[str, Any]) -> dict[str, Any]:
     interrupted = _restore_interrupted()
     changed = _differing(files, remove)
     state = durable.read_json(state_path()) or {}
-    loaded = state.get("loaded") == digest_of(files) and not interrupted
+    # A certificate that changed on disk is loaded too, whoever changed it: also when the run that
+    # installed it ended before it came to here.
+    certificates_loaded = state.get("certificates") == certificates_in(files.values())
+    loaded = state.get("loaded") == digest_of(files) and certificates_loaded and not interrupted
     active = nginx_process.is_active()
     if not changed and loaded and active and request.get("reload") is not True:
         enabled = nginx_process.enable()
@@ -77,6 +87,24 @@ def apply(request: dict[str, Any]) -> dict[str, Any]:
     if changed:
         events.record("nginx configuration changed", files=changed)
     return {"changed": True, "reloaded": active, "started": not active, "files": changed}
+
+
+def certificates_in(texts: Iterable[str]) -> dict[str, str | None]:
+    """The certificates that a configuration names, by their SHA-256 now; None for one that is not
+    there."""
+    found: dict[str, str | None] = {}
+    for text in texts:
+        for path in CERTIFICATES.findall(text):
+            found[path] = snapshot.sha256_or_none(path)
+    return found
+
+
+def certificates_reloaded() -> None:
+    """Somebody else had Nginx load what is there now: note the certificates that it has."""
+    state = durable.read_json(state_path())
+    if isinstance(state, dict) and state.get("loaded"):
+        texts = [_text(Path(path)) or "" for path in state["files"]]
+        durable.write_json(state_path(), {**state, "certificates": certificates_in(texts)})
 
 
 def _refuse_elsewhere(path: str) -> None:
@@ -204,6 +232,8 @@ def _switch(
     durable.write_json(before_path(), before, mode=0o600)
     digests = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()}
     durable.write_json(state_path(), {"files": digests, "loaded": None})
+    # Before it loads them: one that changes meanwhile is loaded by the next run.
+    certificates = certificates_in(files.values())
     try:
         for path, text in files.items():
             durable.make_directories(Path(path).parent)
@@ -223,7 +253,10 @@ def _switch(
         elif isinstance(error, HostError):
             nginx_process.stop()
         raise
-    durable.write_json(state_path(), {"files": digests, "loaded": digest_of(files)})
+    durable.write_json(
+        state_path(),
+        {"files": digests, "loaded": digest_of(files), "certificates": certificates},
+    )
     durable.remove_file(before_path())
 
 

@@ -213,9 +213,18 @@ def os_section(commands: dict[str, Any]) -> Json:
         "nginx": last_group(r"nginx/([\d.]+)", nginx),
         "nginx_openssl": last_group(openssl, nginx),
         "ipv6": os.path.exists("/proc/net/if_inet6"),
+        "name_servers": name_servers(),
+        "acme_certificate": os.path.exists("/etc/llm/acme/live/llm-gateway/fullchain.pem"),
         "is_root": os.geteuid() == 0,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def name_servers() -> list[str]:
+    """The addresses in resolv.conf(5), as written; without the scope of a link-local one."""
+    text = text_or_none("/etc/resolv.conf") or ""
+    found = re.findall(r"^\s*nameserver\s+([0-9A-Fa-f.:]+)", text, re.MULTILINE)
+    return [address for address in found if not address.lower().startswith("fe80:")]
 
 
 def packages_section(request: dict[str, Any], commands: dict[str, Any]) -> Json:
@@ -624,16 +633,39 @@ def gateway_section(request: dict[str, Any]) -> Json:
         "keys_serial": keys.get("serial") if isinstance(keys, dict) else None,
         "verify_key": os.path.exists(root + "/gateway/verify-key.json"),
         "certificate": guarded(lambda: certificate_state(request["certificate"])),
+        "host_certificate": guarded(lambda: certificate_state("/etc/llm-gateway/mtls/host.crt")),
+        # The vhost's where it is no certificate of the inventory's CA; None where nobody asks.
+        "other_certificate": guarded(
+            lambda: (
+                certificate_state(request["other_certificate"])
+                if request.get("other_certificate")
+                else None
+            )
+        ),
+        "acme": json_or_none(root + "/state/acme.json"),
         "authority": guarded(lambda: certificate_state("/etc/llm/tls/ca.crt")),
         "nginx_files": {
             path: {"written": digest, "sha256": sha256_or_none(path)}
             for path, digest in nginx.get("files", {}).items()
         },
-        # Of the files that Nginx was last seen to load; "" while a change is under way or was cut
-        # off, None where none was ever applied.
-        "nginx_loaded": (nginx.get("loaded") or "") if nginx else None,
+        "nginx_loaded": nginx_loaded(nginx),
+        # Of gateway.mode direct, and of full.
         "socket": os.path.exists("/run/llm-gateway/auth.sock"),
+        "service_socket": os.path.exists("/run/llm-gateway/http.sock"),
+        "configuration": sha256_or_none(root + "/gateway/config.json"),
     }
+
+
+def nginx_loaded(record: Json) -> str | None:
+    """The digest of the files that Nginx was last seen to load; "" while a change is under way or
+    was cut off, and when a certificate is another one by now; None where none was ever applied."""
+    if not record:
+        return None
+    known = record.get("certificates")
+    if not isinstance(known, dict):
+        return ""
+    same = all(sha256_or_none(path) == digest for path, digest in known.items())
+    return (record.get("loaded") or "") if same else ""
 
 
 def certificate_state(path: str) -> Json:

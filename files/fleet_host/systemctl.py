@@ -21,8 +21,9 @@ def call(arguments: list[str], timeout_seconds: float = CALL_TIMEOUT_SECONDS) ->
 
 
 def show(unit: str, properties: list[str]) -> dict[str, str]:
-    """The unit's properties; one that systemd leaves out is the empty string."""
-    output = call(["show", unit, "--property=" + ",".join(properties)])
+    """The unit's properties, or without one systemd's; what it leaves out is the empty string."""
+    named = [unit] if unit else []
+    output = call(["show", *named, "--property=" + ",".join(properties)])
     values = dict.fromkeys(properties, "")
     for line in output.splitlines():
         key, separator, value = line.partition("=")

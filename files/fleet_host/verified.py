@@ -21,8 +21,8 @@ def path() -> Path:
 
 
 def what_runs(name: str | None) -> dict[str, Any]:
-    """{release, binding} of the engine `name`, {gateway, nginx, certificate}; None for what is not
-    there."""
+    """{release, binding} of the engine `name`, {gateway, shape, configuration, nginx, certificate};
+    None for what is not there."""
     started = engine.read_started(name) if name else {}
     service = durable.read_json(layout.run_root() / "llm-gateway" / "started.json") or {}
     nginx = durable.read_json(layout.llm_root() / "state" / "nginx.json") or {}
@@ -32,6 +32,11 @@ def what_runs(name: str | None) -> dict[str, Any]:
         "release": started.get("release"),
         "binding": started.get("binding"),
         "gateway": service.get("environment"),
+        "shape": service.get("shape"),
+        # In mode direct the service reads none, and has no shape.
+        "configuration": snapshot.sha256_or_none(str(layout.llm_root() / "gateway/config.json"))
+        if service.get("shape")
+        else None,
         "nginx": nginx.get("loaded"),
         "certificate": certificate.get("fingerprint"),
     }

@@ -12,15 +12,15 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import engine, events, fields, keys, layout, verified
+from . import engine, events, verified, verify_full, verify_vhost
 from .errors import HostError
 from .https_client import Client, Reply, UnansweredError
+from .verify_service import Failed, Service, chat, completion, expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 BURST_ADDRESS = "127.7.7.7"
-PROMPT = "Count from 1 to 20, with commas."
 ANSWER_TOKENS = 16
 STREAM_TOKENS = 48
 # Fewer events than this say nothing about how they are spread.
@@ -33,80 +33,22 @@ EVENTS_PER_READ = 4
 STREAM_TRIES = 3
 # A key that is well-formed and that no inventory holds: 128 bits of nothing.
 WRONG_KEY = "sk-hostself" + "A" * 43
-RETRY_LIMIT_SECONDS = 15.0
-
-
-class _Failed(Exception):
-    """A check saw something else than it must. seen; next: what to look at."""
-
-    def __init__(self, seen: str, look_at: str, detail: list[str] | None = None) -> None:
-        super().__init__(seen)
-        self.seen = seen
-        self.look_at = look_at
-        self.detail = detail or []
-
-
-class _Service:
-    """What the checks share: where the service is, and the key."""
-
-    def __init__(self, request: dict[str, Any]) -> None:
-        self.server_name = fields.text(request, "server_name")
-        self.https_port = fields.whole(request, "https_port")
-        self.http_port = fields.whole(request, "http_port")
-        self.model = fields.text(request, "model")
-        burst = request.get("burst")
-        burst = dict(burst) if isinstance(burst, dict) else {}
-        self.burst = fields.whole(burst, "requests", fields.whole(burst, "n", 0))
-        self.key = _own_key()
-        self.engine = fields.optional_text(request, "engine")
-        self.client = Client(self.server_name, self.https_port, _authority(request))
-
-    def ask(
-        self, method: str, path: str, body: Any = None, key: str | None = "", **more: Any
-    ) -> Reply:
-        """One request with the host's key (key=None: without one), waiting out one 429.
-
-        The host's own burst a moment ago, of an earlier run, may still count against its key.
-        """
-        reply = self._once(method, path, body, key, **more)
-        if reply.status == 429:
-            wait = reply.headers.get("retry-after", "1")
-            time.sleep(min(float(wait) if wait.isdigit() else 1.0, RETRY_LIMIT_SECONDS))
-            reply = self._once(method, path, body, key, **more)
-        return reply
-
-    def _once(self, method: str, path: str, body: Any, key: str | None, **more: Any) -> Reply:
-        used = self.key if key == "" else key
-        headers = {"Authorization": f"Bearer {used}"} if used else {}
-        return self.client.request(method, path, body, headers, **more)
-
-
-def _own_key() -> str:
-    keys.verify_key({})
-    return keys.verify_key_path().read_text().strip()
-
-
-def _authority(request: dict[str, Any]) -> str | None:
-    """The CA to trust: the request's, else the one installed with the certificate, else those of
-    the system (a certificate of the operator's own)."""
-    given = fields.optional_text(request, "ca_pem")
-    installed = layout.etc_root() / "llm" / "tls" / "ca.crt"
-    if given is None and installed.is_file():
-        return installed.read_text()
-    return given
 
 
 def verify(request: dict[str, Any]) -> dict[str, Any]:
-    """`verify` {https_port, http_port, server_name, model, engine?, ca_pem?, burst: {requests}}
-    -> {checks: [{name, ok, figures}], seconds}. HostError at the first check that fails.
+    """`verify` {https_port, http_port, server_name, model, engine?, ca_pem?, burst: {requests,
+    limits?}} -> {checks: [{name, ok, figures}], seconds}. HostError at the first check that fails.
 
     burst.requests: how many to send at most, more than the smaller burst limit; 0 leaves it out.
+    burst.limits: [[per minute, burst]] of all that apply.
+    vhost: {cors_origin, max_body_mb} (verify_vhost.py).
+    full: {counts_tokens, max_body_bytes}, in gateway.mode full (verify_full.py).
     engine: whose release is noted as verified when every check has passed (verified.py).
     """
-    service = _Service(request)
+    service = Service(request)
     running = verified.what_runs(service.engine)
     began = time.monotonic()
-    checks: list[tuple[str, Callable[[_Service], dict[str, Any]]]] = [
+    checks: list[tuple[str, Callable[[Service], dict[str, Any]]]] = [
         ("models", check_models),
         ("answer", check_answer),
         ("stream", check_stream),
@@ -115,13 +57,17 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
         ("unknown path", check_unknown_path),
         ("HTTP to HTTPS", check_redirect),
     ]
+    if service.vhost is not None:
+        checks += verify_vhost.checks(service)
+    if service.full is not None:
+        checks += verify_full.checks()
     if service.burst:
         checks.append(("burst", check_burst))  # last: afterwards the key's limit is used up
     done: list[dict[str, Any]] = []
     for name, check in checks:
         try:
             figures = check(service)
-        except _Failed as failure:
+        except Failed as failure:
             raise _report(service, name, failure.seen, failure.look_at, failure.detail, done) from (
                 failure
             )
@@ -135,7 +81,7 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _report(
-    service: _Service,
+    service: Service,
     name: str,
     seen: str,
     look_at: str,
@@ -153,67 +99,32 @@ def _report(
     )
 
 
-def _expect(reply: Reply, statuses: tuple[int, ...], look_at: str) -> None:
-    if reply.status not in statuses:
-        wanted = " or ".join(str(status) for status in statuses)
-        raise _Failed(
-            f"{reply.method} {reply.path} was answered {reply.status}, {wanted} was expected",
-            _where_to_look(reply.status, look_at),
-            [reply.text()[:300]],
-        )
-
-
-def _where_to_look(status: int, otherwise: str) -> str:
-    known = {
-        401: "The key was refused: journalctl -u llm-gateway, and is verify-key.json readable "
-        "by it?",
-        403: "The key was refused: journalctl -u llm-gateway.",
-        429: "A limit was hit: gateway.rate_limit in the settings, and who else uses this address.",
-        503: "The engine or the auth service is away, or the engine is being drained: "
-        "ls /run/llm/drain, systemctl status 'llm-*', /var/log/nginx/llm-error.log.",
-        504: "The engine does not answer: journalctl -u 'llm-engine@*'.",
-    }
-    return known.get(status, otherwise)
-
-
-def check_models(service: _Service) -> dict[str, Any]:
+def check_models(service: Service) -> dict[str, Any]:
     """The list of models has the one that clients are told to ask for."""
     reply = service.ask("GET", "/v1/models")
-    _expect(reply, (200,), "See /var/log/nginx/llm-error.log and journalctl -u 'llm-engine@*'.")
+    expect(reply, (200,), "See /var/log/nginx/llm-error.log and journalctl -u 'llm-engine@*'.")
     names = [str(item.get("id")) for item in reply.json().get("data", [])]
     if service.model not in names:
-        raise _Failed(
+        raise Failed(
             f"/v1/models lists {', '.join(names) or 'nothing'}, not {service.model}",
             "Compare engine.served_model_name in the settings with what the engine runs.",
         )
     return {"models": names, "seconds": reply.seconds}
 
 
-def _chat(service: _Service, tokens: int, stream: bool) -> dict[str, Any]:
-    message = {"role": "user", "content": PROMPT}
-    body = {"model": service.model, "messages": [message], "max_tokens": tokens, "temperature": 0}
-    # ignore_eos is vLLM's own: a stream of two tokens would not show whether it streams.
-    return {**body, "stream": True, "ignore_eos": True} if stream else body
-
-
-def _completion(service: _Service, tokens: int, stream: bool) -> dict[str, Any]:
-    body = {"model": service.model, "prompt": PROMPT, "max_tokens": tokens, "temperature": 0}
-    return {**body, "stream": True, "ignore_eos": True} if stream else body
-
-
-def _generate(service: _Service, tokens: int, stream: bool, timeout: float) -> tuple[Reply, str]:
+def _generate(service: Service, tokens: int, stream: bool, timeout: float) -> tuple[Reply, str]:
     """A chat answer; a completion where the model has no chat template (vLLM answers 400)."""
     path = "/v1/chat/completions"
-    reply = service.ask("POST", path, _chat(service, tokens, stream), timeout_seconds=timeout)
+    reply = service.ask("POST", path, chat(service, tokens, stream), timeout_seconds=timeout)
     if reply.status in (400, 404) and "template" in reply.text().lower():
         path = "/v1/completions"
-        body = _completion(service, tokens, stream)
+        body = completion(service, tokens, stream)
         reply = service.ask("POST", path, body, timeout_seconds=timeout)
-    _expect(reply, (200,), "See journalctl -u 'llm-engine@*' for this request.")
+    expect(reply, (200,), "See journalctl -u 'llm-engine@*' for this request.")
     return reply, path
 
 
-def check_answer(service: _Service) -> dict[str, Any]:
+def check_answer(service: Service) -> dict[str, Any]:
     """One whole answer with a text in it."""
     reply, path = _generate(service, ANSWER_TOKENS, stream=False, timeout=300.0)
     choice = (reply.json().get("choices") or [{}])[0]
@@ -221,7 +132,7 @@ def check_answer(service: _Service) -> dict[str, Any]:
     text = choice.get("text") or message.get("content") or message.get("reasoning_content")
     text = text or message.get("reasoning")
     if not text or not str(text).strip():
-        raise _Failed(
+        raise Failed(
             f"{path} was answered without a text",
             "The engine runs, but says nothing: look at its log and at the model's files.",
             [reply.text()[:300]],
@@ -235,7 +146,7 @@ def check_answer(service: _Service) -> dict[str, Any]:
     }
 
 
-def check_stream(service: _Service) -> dict[str, Any]:
+def check_stream(service: Service) -> dict[str, Any]:
     """Events arrive one after the other, not all at the end, which buffering would do."""
     for _ in range(STREAM_TRIES):
         reply, path = _generate(service, STREAM_TOKENS, stream=True, timeout=300.0)
@@ -245,7 +156,7 @@ def check_stream(service: _Service) -> dict[str, Any]:
     if service.engine and _is_bunched(_from_the_engine(service, path)):
         # A tiny model on a busy host has said all of it before its server sends the first event.
         return {"path": path, **figures, "bunched_by": "the engine"}
-    raise _Failed(
+    raise Failed(
         f"the {figures['events']} events of the stream came in {figures['pieces']} piece(s), and "
         f"were bunched in {STREAM_TRIES} streams one after the other",
         "Something buffers: proxy_buffering in Nginx's configuration, or a proxy before it.",
@@ -258,24 +169,24 @@ def _is_bunched(figures: dict[str, Any]) -> bool:
     return bool(events < MINIMUM_STREAM_EVENTS or pieces < max(2, events / EVENTS_PER_READ))
 
 
-def _from_the_engine(service: _Service, path: str) -> dict[str, Any]:
+def _from_the_engine(service: Service, path: str) -> dict[str, Any]:
     """How the same stream comes from the engine itself."""
     socket_path = str(engine.socket_path(str(service.engine)))
     client = Client(service.server_name, 0, None, tls=False, socket_path=socket_path)
-    body = (_chat if "chat" in path else _completion)(service, STREAM_TOKENS, stream=True)
+    body = (chat if "chat" in path else completion)(service, STREAM_TOKENS, stream=True)
     return _how_it_came(client.request("POST", path, body, {}, 300.0))
 
 
 def _how_it_came(reply: Reply) -> dict[str, Any]:
     """How the events of one stream came."""
     if not reply.headers.get("content-type", "").startswith("text/event-stream"):
-        raise _Failed(
+        raise Failed(
             f"{reply.path} with stream answered {reply.headers.get('content-type')}",
             "Something between Nginx and the engine does not stream.",
         )
     events = [line for line in reply.lines if line.text.startswith("data:")]
     if not any(line.text.strip() == "data: [DONE]" for line in events):
-        raise _Failed(
+        raise Failed(
             f"the stream of {reply.path} ended without [DONE], after {len(events)} events",
             "It was cut on the way: gateway.read_timeout_seconds, and the engine's log.",
         )
@@ -290,45 +201,45 @@ def _how_it_came(reply: Reply) -> dict[str, Any]:
     }
 
 
-def check_refused_key(service: _Service, key: str | None) -> dict[str, Any]:
+def check_refused_key(service: Service, key: str | None) -> dict[str, Any]:
     """Without a good key nothing is answered, neither a list nor a generation."""
     for method, path, body in (
         ("GET", "/v1/models", None),
-        ("POST", "/v1/chat/completions", _chat(service, 1, stream=False)),
+        ("POST", "/v1/chat/completions", chat(service, 1, stream=False)),
     ):
         reply = service.ask(method, path, body, key=key)
         if reply.status == 200:
-            raise _Failed(
+            raise Failed(
                 f"{method} {path} was answered 200 {'with a wrong' if key else 'without a'} key",
                 "THE SERVICE IS OPEN. Take it off the network, then look at auth_request in "
                 "Nginx's configuration ('nginx -T').",
             )
-        _expect(reply, (401,), "See /var/log/nginx/llm-error.log and journalctl -u llm-gateway.")
+        expect(reply, (401,), "See /var/log/nginx/llm-error.log and journalctl -u llm-gateway.")
     return {"status": 401}
 
 
-def check_unknown_path(service: _Service) -> dict[str, Any]:
+def check_unknown_path(service: Service) -> dict[str, Any]:
     """Only the listed paths exist: the engine's others (/metrics, /docs) must not be reached."""
     for path in ("/metrics", "/docs", "/v1/no-such-path", "/version"):
         reply = service.ask("GET", path)
-        _expect(reply, (404,), f"{path} of the engine can be reached: see 'nginx -T'.")
+        expect(reply, (404,), f"{path} of the engine can be reached: see 'nginx -T'.")
     return {"status": 404}
 
 
-def check_redirect(service: _Service) -> dict[str, Any]:
+def check_redirect(service: Service) -> dict[str, Any]:
     """Plain HTTP only points to HTTPS."""
     plain = Client(service.server_name, service.http_port, None, tls=False)
     reply = plain.request("GET", "/v1/models", None, {})
     look_at = "See the server for gateway.http_port in 'nginx -T'."
-    _expect(reply, (301, 308), look_at)
+    expect(reply, (301, 308), look_at)
     location = reply.headers.get("location", "")
     port = "" if service.https_port == 443 else f":{service.https_port}"
     if not location.startswith(f"https://{service.server_name}{port}/"):
-        raise _Failed(f"HTTP points to {location or 'nowhere'}", look_at)
+        raise Failed(f"HTTP points to {location or 'nowhere'}", look_at)
     return {"status": reply.status, "location": location}
 
 
-def check_burst(service: _Service) -> dict[str, Any]:
+def check_burst(service: Service) -> dict[str, Any]:
     """Too many at once get 429 with Retry-After, from an address that no client has."""
     client = Client(
         service.server_name, service.https_port, service.client.authority, source=BURST_ADDRESS
@@ -343,13 +254,23 @@ def check_burst(service: _Service) -> dict[str, Any]:
                 break
             let_through += 1
         else:
-            raise _Failed(
-                f"{service.burst} requests in {time.monotonic() - began:.1f} s were all let "
-                "through",
+            seconds = time.monotonic() - began
+            if all(
+                service.burst <= burst + 1 + per_minute * seconds / 60
+                for per_minute, burst in service.burst_limits
+            ):
+                # Nothing of a limit is to be seen: it lets more through than one client can send.
+                return {
+                    "left_out": f"the limits allow all of {service.burst} requests in "
+                    f"{seconds:.1f} s",
+                    "let_through": let_through,
+                }
+            raise Failed(
+                f"{service.burst} requests in {seconds:.1f} s were all let through",
                 "Compare gateway.rate_limit in the settings with limit_req in 'nginx -T'.",
             )
     if not reply.headers.get("retry-after", "").isdigit():
-        raise _Failed(
+        raise Failed(
             "429 came without Retry-After, so clients do not know when to come back",
             "See add_header Retry-After in 'nginx -T'.",
         )

@@ -1,66 +1,81 @@
-"""`python -m llm_gateway --socket PATH`: the service as its unit runs it."""
+"""`python -m llm_gateway [--socket PATH]`: the service as its unit runs it.
+
+Without LLM_GATEWAY_CONFIG one process answers /auth (gateway.mode: direct). With it a supervisor
+runs the worker that serves the API (gateway.mode: full).
+"""
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
+import signal
 import socket
-import stat
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import uvicorn
+from .listening import inherited, listen
+from .serving_log import configure_logging
+from .supervise import SIGNALS, Supervisor, worker_command
 
-from .app import app_from_environment
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CONFIG_VARIABLE = "LLM_GATEWAY_CONFIG"
+_DIRECT_STOP_SECONDS = 5.0
+
+__all__ = ["listen", "main"]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Serve on a Unix socket until SIGTERM; requests in flight are answered first."""
     parser = argparse.ArgumentParser(prog="llm_gateway", description=main.__doc__)
-    parser.add_argument("--socket", type=Path, required=True, help="Unix socket to listen on")
-    arguments = parser.parse_args()
-    # journald adds the time, the host and the unit.
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    application = app_from_environment()
-    listener = listen(arguments.socket)
-    config = uvicorn.Config(
-        application,
-        http="h11",
-        loop="asyncio",
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        # Longer than Nginx keeps an idle connection to us (30 s), so that Nginx is the one to close
-        # and never sends a request into a connection that is just being closed.
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
-        backlog=1024,
+    parser.add_argument(
+        "--socket", type=Path, help="Unix socket to listen on, unless systemd passes one"
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    configure_logging()
+    if given.worker is not None:
+        return _serve_api(*given.worker)
+    listener = inherited(os.environ, os.getpid())
+    if listener is None:
+        if given.socket is None:
+            parser.error("--socket is needed: systemd has passed no socket")
+        listener = listen(given.socket)
+    if os.environ.get(CONFIG_VARIABLE):
+        return Supervisor(listener, worker_command).run()
+    return _serve_keys(listener)
 
 
-def listen(path: Path) -> socket.socket:
-    """A listening Unix socket that its owner and group may connect to.
+def _serve_keys(listener: socket.socket) -> int:
+    from .app import app_from_environment
+    from .serving import Server
 
-    The group is the process's own (the unit's Group=llm-http): Nginx's user is a member of it.
-    A socket left by a killed predecessor is replaced; anything else at the path is an error.
-    """
-    if path.exists() and stat.S_ISSOCK(path.lstat().st_mode):
-        path.unlink()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Between bind and chmod the socket would be open to more than it should be.
-    previous = os.umask(0o117)
-    try:
-        listener.bind(str(path))
-    except OSError as error:
-        raise SystemExit(f"cannot listen on {path}: {error.strerror}") from error
-    finally:
-        os.umask(previous)
-    return listener
+    application = app_from_environment()
+    Server(application, stopping=lambda: _DIRECT_STOP_SECONDS).run(sockets=[listener])
+    return 0
+
+
+def _serve_api(listener_fd: int, ready_fd: int) -> int:
+    from .app import table_from_environment
+    from .bodies import MAX_DIGITS
+    from .service import Service
+    from .serving import Server
+    from .watched import ConfigFile
+
+    parent = os.getppid()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    sys.set_int_max_str_digits(MAX_DIGITS)
+    service = Service(
+        table_from_environment(), ConfigFile(Path(os.environ.get(CONFIG_VARIABLE, "")))
+    )
+    server = Server(
+        service.application, stopping=service.begin_stop, ready_fd=ready_fd, parent=parent
+    )
+    server.run(sockets=[socket.socket(fileno=listener_fd)])
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -14,21 +14,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from . import asgi
+from .asgi import Headers
 from .keys import bearer_key, find_key
 from .table import KeyTable
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
+if TYPE_CHECKING:
+    from .asgi import Application, Receive, Scope, Send
+
 Answer = tuple[int, Headers, bytes]
 
 KEYS_VARIABLE = "LLM_GATEWAY_KEYS"
@@ -39,13 +37,10 @@ def create_app(table: KeyTable) -> Application:
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await asgi.lifespan(receive, send)
         elif scope["type"] == "http":
             status, headers, body = _answer(table, scope)
-            if status != 204:  # RFC 9110, 8.6: no Content-Length in a 204
-                headers.append((b"content-length", str(len(body)).encode()))
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            await asgi.answer(send, status, headers, body)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
 
@@ -53,14 +48,19 @@ def create_app(table: KeyTable) -> Application:
 
 
 def app_from_environment() -> Application:
-    """The application as the unit starts it. Raises SystemExit when LLM_GATEWAY_KEYS is not set."""
+    """The application of mode `direct`. Raises SystemExit when LLM_GATEWAY_KEYS is not set."""
+    return create_app(table_from_environment())
+
+
+def table_from_environment() -> KeyTable:
+    """The table over the files that LLM_GATEWAY_KEYS names. Raises SystemExit without it."""
     paths = [Path(path) for path in os.environ.get(KEYS_VARIABLE, "").split(":") if path]
     if not paths:
         raise SystemExit(
             f"{KEYS_VARIABLE} is not set: it must name the key files, separated by colons, "
             "for example /srv/llm/gateway/keys.json"
         )
-    return create_app(KeyTable(paths))
+    return KeyTable(paths)
 
 
 def _answer(table: KeyTable, scope: Scope) -> Answer:
@@ -99,13 +99,3 @@ def _ready(table: KeyTable) -> Answer:
         [(b"content-type", b"application/json")],
         json.dumps(document).encode(),
     )
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        if message["type"] == "lifespan.startup":
-            await send({"type": "lifespan.startup.complete"})
-        elif message["type"] == "lifespan.shutdown":
-            await send({"type": "lifespan.shutdown.complete"})
-            return

@@ -13,6 +13,13 @@ need a slow hash; this is not one.)
     {"schema": 1, "serial": 7, "keys": [
       {"id": "k3v9x0qm", "name": "chat backend", "sha256": "64 hex digits",
        "created": "2026-01-31T09:00:00Z", "expires": null}]}
+
+A key may have more, which mode `full` heeds; a field left out or null is no limit:
+
+    "tier": "batch"                   one of the configuration's tiers; else its default tier
+    "models": ["Qwen/Qwen3-32B"]      names or aliases that the key may use; else all
+    "requests_per_minute": 60
+    "tokens_per_minute": 100000       of prompts and answers
 """
 
 from __future__ import annotations
@@ -42,6 +49,10 @@ _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +(?P<token>[!-~]+)")
 _MAX_HEADER_BYTES = 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FIELDS = frozenset({"id", "name", "sha256", "created", "expires"})
+_LIMITS = frozenset({"tier", "models", "requests_per_minute", "tokens_per_minute"})
+# The host's own keys (fleet_host/keys.py), by which its deploy tries it: known here, whoever else
+# decides about keys.
+HOST_KEY_IDS = frozenset({"hostself", "hostdeny"})
 # Compared with when the id is unknown, so that the work done does not tell whether an id exists.
 _NO_DIGEST = bytes(32)
 
@@ -52,12 +63,19 @@ class KeyFileError(Exception):
 
 @dataclass(frozen=True)
 class Key:
-    """One key as a key file has it. `sha256` is the digest itself, `expires` in UTC or None."""
+    """One key as a key file has it. `sha256` is the digest itself, `expires` in UTC or None.
+
+    None in the others: the default tier, all models, no limit.
+    """
 
     id: str
     name: str
     sha256: bytes
     expires: datetime | None
+    tier: str | None = None
+    models: frozenset[str] | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,8 +127,11 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _parse_key(entry: object, where: str) -> Key:
     if not isinstance(entry, dict):
         raise KeyFileError(f"{where} must be an object")
-    if set(entry) != _FIELDS:
-        raise KeyFileError(f"{where} must have exactly the fields {', '.join(sorted(_FIELDS))}")
+    if set(entry) - _LIMITS != _FIELDS:
+        raise KeyFileError(
+            f"{where} must have exactly the fields {', '.join(sorted(_FIELDS))}, "
+            f"and may have {', '.join(sorted(_LIMITS))}"
+        )
     identifier, name, digest = entry["id"], entry["name"], entry["sha256"]
     if not isinstance(identifier, str) or not re.fullmatch(_ID, identifier):
         raise KeyFileError(f"{where}.id must be {ID_LENGTH} characters of a-z and 0-9")
@@ -125,7 +146,35 @@ def _parse_key(entry: object, where: str) -> Key:
         name=name,
         sha256=bytes.fromhex(digest),
         expires=None if expires is None else _parse_time(expires, f"{where}.expires"),
+        tier=_tier(entry.get("tier"), where),
+        models=_models(entry.get("models"), where),
+        requests_per_minute=_limit(entry, "requests_per_minute", where),
+        tokens_per_minute=_limit(entry, "tokens_per_minute", where),
     )
+
+
+def _tier(value: object, where: str) -> str | None:
+    if value is None or (isinstance(value, str) and is_name(value)):
+        return value
+    raise KeyFileError(f"{where}.tier must be the name of a tier")
+
+
+def _models(value: object, where: str) -> frozenset[str] | None:
+    if value is None:
+        return None
+    # An empty list would be a key for nothing: more likely a mistake than a wish.
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+        raise KeyFileError(f"{where}.models must be a list of at least one model's name")
+    return frozenset(value)
+
+
+def _limit(entry: Mapping[str, object], name: str, where: str) -> int | None:
+    value = entry.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise KeyFileError(f"{where}.{name} must be a whole number, 1 or more")
+    return value
 
 
 def is_name(text: str) -> bool:
@@ -154,6 +203,20 @@ def bearer_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         return None
     match = _BEARER.fullmatch(values[0])
     return match["token"].decode("ascii") if match else None
+
+
+def is_hosts_own(presented: str) -> bool:
+    """Whether a presented key has the id of one of the host's own."""
+    match = _KEY.fullmatch(presented)
+    return match is not None and match["id"] in HOST_KEY_IDS
+
+
+def still_good(keys: Mapping[str, Key], key: Key, now: datetime) -> bool:
+    """Whether a key that was good when its request began would be so now."""
+    current = keys.get(key.id)
+    if current is None or current.sha256 != key.sha256:
+        return False
+    return current.expires is None or now < current.expires
 
 
 def find_key(keys: Mapping[str, Key], presented: str, now: datetime) -> Key | None:

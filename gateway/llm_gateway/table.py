@@ -9,11 +9,11 @@ whoever asks is told to fail closed.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from typing import TYPE_CHECKING
 
 from .keys import MAX_FILE_BYTES, Key, KeyFile, KeyFileError, parse_key_file
+from .watched import CHECK_INTERVAL_SECONDS, Signature, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("llm_gateway")
 
-CHECK_INTERVAL_SECONDS = 0.5
-
-# device, inode, modification and change time in ns, size. The change time catches a file written
-# in place and given its old modification time back.
-_Signature = tuple[int, int, int, int, int]
+__all__ = ["CHECK_INTERVAL_SECONDS", "KeyTable"]
 
 
 class _Source:
@@ -35,20 +31,13 @@ class _Source:
         self.path = path
         self.required = required
         self.file: KeyFile | None = None
-        self._seen: _Signature | str | None = None
+        self._seen: Signature | str | None = None
 
     def refresh(self) -> bool:
         """Read the file if it changed since the last look; True when other keys are in force."""
         try:
             with self.path.open("rb") as stream:
-                status = os.fstat(stream.fileno())
-                signature = (
-                    status.st_dev,
-                    status.st_ino,
-                    status.st_mtime_ns,
-                    status.st_ctime_ns,
-                    status.st_size,
-                )
+                signature = signature_of(stream.fileno())
                 if signature == self._seen:
                     return False
                 self._seen = signature

@@ -16,6 +16,7 @@ from pyinfra_deploy.keys.errors import KeysError
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.model_source import locked_model
 from pyinfra_deploy.planning.artefacts import Artefacts
+from pyinfra_deploy.planning.gateway_config import shape_of
 from pyinfra_deploy.planning.model_supply import NOT_LOCKED
 from pyinfra_deploy.planning.wanted import (
     BUILD_USER,
@@ -26,9 +27,10 @@ from pyinfra_deploy.planning.wanted import (
     ManagedFile,
 )
 from pyinfra_deploy.settings import Fleet, Settings, load_fleet
+from pyinfra_deploy.settings.mutual_tls import MutualTls, common_name, from_data
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 UNIT_TEMPLATES = packing.ROOT / "templates" / "units"
 UV_LOCK = "locks/tools/uv.txt"
@@ -43,7 +45,7 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
     model = locked_model(settings.model, root) if settings.model else NOT_LOCKED
     return Artefacts(
         program_digest=packing.host_program_digest(),
-        units=units_of(settings),
+        units=units_of(settings, tuple(fleet.get("engines") or ())),
         uv_lock=packing.lock_text(UV_LOCK),
         modelscope_lock=packing.lock_text(MODELSCOPE_LOCK),
         gateway_lock=packing.lock_text(GATEWAY_LOCK),
@@ -52,17 +54,24 @@ def artefacts_for(fleet: Mapping[str, Any], settings: Settings) -> Artefacts:
         keys_serial=_keys_serial(directory),
         ca_subject=_ca_subject(directory),
         now=datetime.now(UTC),
+        limited_keys=_limited_keys(directory),
         conda_lock=packing.lock_text(conda.lock, root) if conda else "",
         model=model,
         fan_out=model.lock is not None and int(fleet.get("sharing") or 0) > 1,
+        engines=tuple(fleet.get("engines") or ()),
+        mutual_tls=from_data(fleet),
     )
 
 
-def units_of(settings: Settings) -> dict[str, ManagedFile]:
-    """Every unit of ours as these settings render it, by the unit's name."""
+def units_of(settings: Settings, engines: Sequence[Any] = ()) -> dict[str, ManagedFile]:
+    """Every unit of ours as these settings render it, by the unit's name. engines: of other hosts
+    behind this gateway (settings/remote_engines.py)."""
     device = settings.runtime.device if settings.runtime else "cpu"
+    gateway = settings.gateway
     return _rendered_units(
         settings.llm_root, device, settings.gpu_host.open_files, settings.engine.drain_seconds,
+        settings.engine.name, shape_of(settings, engines) if gateway else "full",
+        gateway.stop_seconds if gateway else 0,
     )  # fmt: skip
 
 
@@ -72,6 +81,9 @@ def _rendered_units(
     device: str,
     open_files: int,
     drain_seconds: int,
+    engine_name: str,
+    gateway_shape: str,
+    gateway_stop_seconds: int,
 ) -> dict[str, ManagedFile]:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(UNIT_TEMPLATES),
@@ -89,6 +101,9 @@ def _rendered_units(
             device=device,
             open_files=open_files,
             drain_seconds=drain_seconds,
+            engine_name=engine_name,
+            gateway_shape=gateway_shape,
+            gateway_stop_seconds=gateway_stop_seconds,
             users={"build": BUILD_USER},
             hub_token_file=f"/etc/llm/credentials/{TOKEN_CREDENTIAL}",
             engine_user=ENGINE_USER,
@@ -102,6 +117,16 @@ def _rendered_units(
 @cache
 def _keys_serial(directory: Path) -> int:
     return keyfile.read(directory / "keys.json").serial
+
+
+@cache
+def _limited_keys(directory: Path) -> tuple[str, ...]:
+    keys = keyfile.read(directory / "keys.json").keys
+    return tuple(
+        key.name
+        for key in keys
+        if key.models or key.requests_per_minute or key.tokens_per_minute or key.tier
+    )
 
 
 @cache
@@ -154,4 +179,28 @@ class Signer:
         """(certificate chain, CA certificate), PEM."""
         authority = ca.ensure_ca(fleet_of(self.data))
         chain = ca.sign_leaf(authority, request.encode(), [self.server_name], [])
+        return chain, authority.certificate_path.read_text()
+
+
+@dataclass(frozen=True)
+class HostSigner:
+    """Signs what a host shows to other hosts, with the inventory's CA."""
+
+    data: Mapping[str, Any]
+
+    @property
+    def identity(self) -> MutualTls:
+        return from_data(self.data)
+
+    def sign(self, request: str) -> tuple[str, str]:
+        """(certificate, CA certificate), PEM."""
+        authority = ca.ensure_ca(fleet_of(self.data))
+        identity = self.identity
+        chain = ca.sign_leaf(
+            authority,
+            request.encode(),
+            [identity.name],
+            for_client=identity.role == "gateway",
+            subject=common_name(identity.name),
+        )
         return chain, authority.certificate_path.read_text()

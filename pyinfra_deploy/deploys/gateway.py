@@ -8,7 +8,7 @@ from pyinfra import host
 from pyinfra.api import deploy
 
 from pyinfra_deploy.deploys.artefacts import Signer, keys_document
-from pyinfra_deploy.operations import gateway_steps, host_steps
+from pyinfra_deploy.operations import acme_steps, gateway_steps, host_steps
 
 if TYPE_CHECKING:
     from pyinfra_deploy.planning.host_plan import HostPlan
@@ -32,14 +32,8 @@ def gateway(plan: HostPlan) -> None:
             document=lambda: keys_document(fleet),
             llm_root=root,
         )
-    if plan.gateway_activate:
-        host_steps.call_program(
-            name="Start the gateway service",
-            step="gateway service",
-            command="gateway activate",
-            spec={"environment": plan.gateway_name, "unit": "llm-gateway.service"},
-            llm_root=root,
-        )
+    if not plan.gateway_leaves_full:
+        _activate(plan)
     if plan.certificate:
         gateway_steps.issue_certificate(
             name="Issue the certificate",
@@ -50,5 +44,20 @@ def gateway(plan: HostPlan) -> None:
         gateway_steps.apply_nginx(
             name="Apply Nginx's configuration",
             settings=plan.settings,
-            reload=bool(plan.certificate),
+            reload=bool(plan.certificate or plan.acme),
         )
+    if plan.acme:
+        # The authority asks a server that runs, with a certificate of ours the first time.
+        acme_steps.ask_authority(name="Ask the authority for a certificate", plan=plan)
+        gateway_steps.apply_nginx(
+            name="Serve the authority's certificate", settings=plan.settings, reload=True
+        )
+    if plan.gateway_leaves_full:
+        # Nginx goes to the engine by itself from now on: the service's last answers end in peace.
+        _activate(plan)
+
+
+def _activate(plan: HostPlan) -> None:
+    if not plan.gateway_activate or plan.gateway_at_go_live:
+        return
+    gateway_steps.activate_service(name="Bring the gateway service up to date", plan=plan)

@@ -19,11 +19,14 @@ from pyinfra_deploy.operations.program import report_refusal, sudo_refused
 from pyinfra_deploy.operations.run import is_dead_run_of_this_machine
 from pyinfra_deploy.planning import (
     conda_plan,
+    door_plan,
     driver_install,
     engine_care,
+    engine_door,
     engine_plan,
     gateway_plan,
     host_care,
+    host_files,
     host_plan,
     model_care,
     nginx,
@@ -140,7 +143,7 @@ def _planned(
 def unusable_secrets(plan: HostPlan, fleet: Mapping[str, Any]) -> Iterator[Finding]:
     """Secrets that a later step of this run needs and that cannot be had: said now, not after the
     model has been pulled."""
-    if plan.certificate:
+    if plan.certificate or plan.host_certificate:
         problem = signing_problem(fleet["name"], fleet["root"])
         if problem is not None:
             yield Finding(
@@ -170,8 +173,10 @@ def snapshot_request(
     settings: Settings, groups: frozenset[str], artefacts: Artefacts
 ) -> dict[str, Any]:
     """What the snapshot has to look at on this host."""
-    files = [file.path for file in host_plan.managed_files(groups, settings, artefacts)]
-    units = []
+    groups = door_plan.with_door(groups, artefacts)
+    files = [file.path for file in host_files.managed_files(groups, settings, artefacts)]
+    units: list[str] = []
+    other = None
     if "gpu" in groups:
         engine = settings.engine.name
         units += [
@@ -183,16 +188,21 @@ def snapshot_request(
         files += [model_care.TIMER_PATH, model_care.CONFIGURATION]
         files += [drop_in_path(engine), driver_install.UNIT_PATH, *host_care.files_to_read()]
     if "gateway" in groups:
-        units += [gateway_plan.GATEWAY_UNIT, "nginx.service"]
-        files += [nginx.CONFIGURATION, nginx.STOCK_SITE]
+        units += [*gateway_plan.gateway_units(settings), gateway_plan.ACME_TIMER]
+        assert settings.gateway is not None
+        other = gateway_plan.other_certificate(settings.gateway)
+    if {"gateway", wanted.DOOR} & groups:
+        units += ["nginx.service"]
+        files += [nginx.CONFIGURATION, engine_door.CONFIGURATION, nginx.STOCK_SITE]
     return {
         "llm_root": settings.llm_root,
+        "other_certificate": other,
         "packages": wanted.packages(groups, settings, {"os": {}}),
         "files": sorted({*files, *wanted.directories(settings.llm_root)}),
         "units": units,
         "engines": [settings.engine.name] if "gpu" in groups else [],
         "driver": list(driver_install.packages_to_ask_for(settings)) if "gpu" in groups else [],
-        "users": list(host_plan.service_users(groups)),
+        "users": list(wanted.service_users(groups)),
     }
 
 

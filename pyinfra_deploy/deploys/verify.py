@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from pyinfra.api import deploy
 
 from pyinfra_deploy.operations import service_checks
+from pyinfra_deploy.planning.body_limit import max_body_mb
 
 if TYPE_CHECKING:
     from pyinfra_deploy.planning.host_plan import HostPlan
@@ -26,24 +28,44 @@ def verify(plan: HostPlan) -> None:
 
 def verification_for(plan: HostPlan) -> dict[str, Any]:
     """The input of the host program's `verify`."""
-    found = verification_of(plan.settings, plan.groups)
+    found = verification_of(plan.settings, plan.groups, plan.gateway_text)
     assert found is not None
     if plan.held is not None and plan.held.served_model_name:
         found["model"] = plan.held.served_model_name
     return found
 
 
-def verification_of(settings: Settings, groups: frozenset[str]) -> dict[str, Any] | None:
-    """The same, of what the settings ask for; None for a host without a gateway."""
+def verification_of(
+    settings: Settings, groups: frozenset[str], gateway_text: str | None
+) -> dict[str, Any] | None:
+    """The same, of what the settings ask for; None for a host without a gateway. gateway_text: the
+    gateway service's configuration; None in mode direct."""
     if "gateway" not in groups or settings.gateway is None:
         return None
-    assert settings.model is not None
+    service = json.loads(gateway_text) if gateway_text else None
     limits = settings.gateway.rate_limit
     return {
         "https_port": settings.gateway.https_port,
         "http_port": settings.gateway.http_port,
         "server_name": settings.gateway.server_name,
-        "model": settings.served_model_name,
+        # A gateway in front of other hosts may have no model of its own.
+        "model": service["backends"][0]["models"][0] if service else settings.served_model_name,
         "engine": settings.engine.name if "gpu" in groups else None,
-        "burst": {"requests": min(limits.ip_burst, limits.key_burst) + 40},
+        "burst": {
+            "requests": min(limits.ip_burst, limits.key_burst) + 40,
+            "limits": [
+                [limits.ip_per_minute, limits.ip_burst],
+                [limits.key_per_minute, limits.key_burst],
+            ],
+        },
+        "vhost": {
+            "cors_origin": next(iter(settings.gateway.cors_origins), None),
+            "max_body_mb": max_body_mb(settings),
+        },
+        "full": None
+        if service is None
+        else {
+            "counts_tokens": service["admission"]["count_tokens"],
+            "max_body_bytes": service["admission"]["max_body_bytes"],
+        },
     }

@@ -135,11 +135,15 @@ def sign_leaf(
     names: Sequence[str],
     addresses: Sequence[str] = (),
     days: int = LEAF_DAYS,
+    *,
+    for_client: bool = False,
+    subject: str | None = None,
 ) -> str:
-    """A server certificate for the public key in a request; returns the PEM chain.
+    """A server's certificate, or a client's, for the public key in a request; the PEM chain.
 
     The chain is one certificate, because the root signs directly and clients have the root.
-    names: DNS names, the first also becomes the common name. addresses: IP addresses.
+    names: DNS names, the first also becomes the common name unless `subject` is another one.
+    addresses: IP addresses.
     Raises KeysError: a bad request, a key too weak, names outside of the CA's constraints.
     """
     public_key = _checked_public_key(csr_pem)
@@ -155,9 +159,10 @@ def sign_leaf(
             "deploy, and give every client the new ca.crt.",
         )
     key = _load_key(ca)
+    usage = ExtendedKeyUsageOID.CLIENT_AUTH if for_client else ExtendedKeyUsageOID.SERVER_AUTH
     builder = (
         x509.CertificateBuilder()
-        .subject_name(ca_names.leaf_subject(names))
+        .subject_name(ca_names.leaf_subject([subject] if subject else names))
         .issuer_name(ca.certificate.subject)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
@@ -166,7 +171,7 @@ def sign_leaf(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(_leaf_usage(public_key), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False

@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from pyinfra_deploy.keys.errors import KeysError
+from pyinfra_deploy.settings.mutual_tls import internal_domain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,19 +40,13 @@ _MAX_COMMON_NAME = 64
 Alternative = x509.DNSName | x509.IPAddress
 
 
-def internal_domain(fleet: Fleet) -> str:
-    """A domain for the hosts among themselves. `.internal` is reserved for such (ICANN, 2024)."""
-    label = re.sub(r"[^a-z0-9]+", "-", fleet.name.lower()).strip("-") or "fleet"
-    return f"{label}.fleet.internal"
-
-
 def constraints(fleet: Fleet) -> x509.NameConstraints:
     """The server names of all gateways and what is below them, host names, private addresses.
 
     A public address of a gateway host is permitted one by one.
     """
     gateways = [host for host in fleet.hosts.values() if "gateway" in host.groups]
-    names = {internal_domain(fleet)}
+    names = {internal_domain(fleet.name)}
     addresses = set(PRIVATE_NETWORKS)
     for host in gateways:
         if host.settings.gateway is not None:

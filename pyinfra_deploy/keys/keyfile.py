@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 import string
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ _ID_LENGTH = 8
 _ID_ALPHABET = string.ascii_lowercase + string.digits
 _SECRET_BYTES = 32
 _MAX_NAME_LENGTH = 64
+_FIELDS = {"id", "name", "sha256", "created", "expires"}
+_LIMITS = {"tier", "models", "requests_per_minute", "tokens_per_minute"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,24 @@ class KeyRecord:
     sha256: str
     created: str
     expires: str | None
+    # Heeded with gateway.mode: full. None: the default tier, all models, no limit.
+    tier: str | None = None
+    models: tuple[str, ...] | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a key may do, as `fleet keys create` is told; None is no limit."""
+
+    tier: str | None = None
+    models: tuple[str, ...] | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -71,7 +91,9 @@ def first_key_path(fleet: Fleet) -> Path:
     return fleet.directory / "first-key.txt"
 
 
-def new_key(name: str, now: datetime, expires: datetime | None) -> NewKey:
+def new_key(
+    name: str, now: datetime, expires: datetime | None, limits: Limits = NO_LIMITS
+) -> NewKey:
     """Make a key, without writing it anywhere. 256 random bits of the operating system."""
     identifier = "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_LENGTH))
     secret = base64.urlsafe_b64encode(secrets.token_bytes(_SECRET_BYTES)).rstrip(b"=").decode()
@@ -82,12 +104,18 @@ def new_key(name: str, now: datetime, expires: datetime | None) -> NewKey:
         sha256=hashlib.sha256(plaintext.encode()).hexdigest(),
         created=format_time(now),
         expires=format_time(expires) if expires else None,
+        **asdict(limits),
     )
     return NewKey(record, plaintext)
 
 
 def create(
-    path: Path, name: str, expires: datetime | None = None, *, out: Path | None = None
+    path: Path,
+    name: str,
+    expires: datetime | None = None,
+    *,
+    out: Path | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> NewKey:
     """Add a key to keys.json. Raises KeysError when there is one of that name.
 
@@ -95,6 +123,7 @@ def create(
     nobody has is worthless, a file with an unknown key is harmless.
     """
     _check_name(path, name)
+    _check_limits(path, name, limits)
     now = datetime.now(UTC)
     if expires is not None and expires <= now:
         raise KeysError(
@@ -110,28 +139,73 @@ def create(
                 f"{path} has a key of that name, and a name is how a key is revoked.",
                 f"Choose another name, or first: fleet keys revoke INVENTORY {name}",
             )
-        created = new_key(name, now, expires)
+        created = new_key(name, now, expires, limits)
         if out is not None:
             _write_plaintext(out, created)
         _write(path, KeyFile(current.serial + 1, (*current.keys, created.record)))
     return created
 
 
+def find(path: Path, id_or_name: str) -> KeyRecord:
+    """One key of keys.json. Raises KeysError when there is no such key."""
+    return _find(path, read(path), id_or_name, "show")
+
+
 def revoke(path: Path, id_or_name: str) -> KeyRecord:
     """Take a key out of keys.json. Raises KeysError when there is no such key."""
     with locked(path.parent):
         current = read(path)
-        found = [key for key in current.keys if id_or_name in (key.id, key.name)]
-        if len(found) != 1:
-            known = ", ".join(f"{key.id} ({key.name})" for key in current.keys) or "none"
-            raise KeysError(
-                f"cannot revoke {id_or_name!r}",
-                f"{path} has {len(found) or 'no'} key{'s' if found else ''} with that id or name; "
-                f"it has: {known}.",
-                "Give the id as `fleet keys list INVENTORY` prints it.",
-            )
-        rest = tuple(key for key in current.keys if key != found[0])
+        gone = _find(path, current, id_or_name, "revoke")
+        rest = tuple(key for key in current.keys if key != gone)
         _write(path, KeyFile(current.serial + 1, rest))
+    return gone
+
+
+def rotate(
+    path: Path, id_or_name: str, keep_until: datetime, *, out: Path | None = None
+) -> tuple[NewKey, KeyRecord]:
+    """A new key with the name and the limits of an old one, which is good until `keep_until`.
+
+    Returns (the new key, the old one as it is now). The old one's name says when it ends. A key
+    that expires keeps that end for its successor.
+    """
+    with locked(path.parent):
+        current = read(path)
+        old = _find(path, current, id_or_name, "rotate")
+        now = datetime.now(UTC)
+        ends = None if old.expires is None else parse_time(old.expires, "expires")
+        if ends is not None and ends <= now:
+            raise KeysError(
+                f"cannot rotate {id_or_name!r}",
+                f"it expired on {old.expires}: a successor would have expired too.",
+                "Create a new key, with --expires or without.",
+            )
+        limits = Limits(old.tier, old.models, old.requests_per_minute, old.tokens_per_minute)
+        created = new_key(old.name, now, ends, limits)
+        until = keep_until if ends is None else min(keep_until, ends)
+        suffix = f" (old {old.id})"
+        former = replace(
+            old,
+            name=old.name[: _MAX_NAME_LENGTH - len(suffix)].rstrip() + suffix,
+            expires=format_time(until),
+        )
+        if out is not None:
+            _write_plaintext(out, created)
+        rest = tuple(former if key == old else key for key in current.keys)
+        _write(path, KeyFile(current.serial + 1, (*rest, created.record)))
+    return created, former
+
+
+def _find(path: Path, current: KeyFile, id_or_name: str, doing: str) -> KeyRecord:
+    found = [key for key in current.keys if id_or_name in (key.id, key.name)]
+    if len(found) != 1:
+        known = ", ".join(f"{key.id} ({key.name})" for key in current.keys) or "none"
+        raise KeysError(
+            f"cannot {doing} {id_or_name!r}",
+            f"{path} has {len(found) or 'no'} key{'s' if found else ''} with that id or name; "
+            f"it has: {known}.",
+            "Give the id as `fleet keys list INVENTORY` prints it.",
+        )
     return found[0]
 
 
@@ -185,7 +259,16 @@ def read(path: Path) -> KeyFile:
 
 def to_document(serial: int, keys: Sequence[KeyRecord]) -> dict[str, Any]:
     """The JSON document of a key file, as hosts and the gateway service read it."""
-    return {"schema": SCHEMA, "serial": serial, "keys": [asdict(key) for key in keys]}
+    return {"schema": SCHEMA, "serial": serial, "keys": [to_entry(key) for key in keys]}
+
+
+def to_entry(key: KeyRecord) -> dict[str, Any]:
+    """A key as keys.json has it: a limit that it does not have is left out."""
+    return {
+        field: list(value) if isinstance(value, tuple) else value
+        for field, value in asdict(key).items()
+        if value is not None or field not in _LIMITS
+    }
 
 
 def format_time(time: datetime) -> str:
@@ -212,8 +295,11 @@ def _parse(document: Any) -> KeyFile:
 
 def _parse_key(entry: Any, index: int) -> KeyRecord:
     where = f"keys[{index}]"
-    if not isinstance(entry, dict) or set(entry) != {"id", "name", "sha256", "created", "expires"}:
-        raise ValueError(f"{where} must have id, name, sha256, created and expires, nothing else")
+    if not isinstance(entry, dict) or set(entry) - _LIMITS != _FIELDS:
+        raise ValueError(
+            f"{where} must have id, name, sha256, created and expires, may have "
+            f"{', '.join(sorted(_LIMITS))}, and nothing else"
+        )
     for field in ("id", "name", "sha256", "created"):
         if not isinstance(entry[field], str):
             raise ValueError(f"{where}.{field} must be text")
@@ -226,7 +312,25 @@ def _parse_key(entry: Any, index: int) -> KeyRecord:
     for field in ("created", "expires"):
         if entry[field] is not None:
             parse_time(entry[field], f"{where}.{field}")
-    return KeyRecord(**entry)
+    return KeyRecord(**entry | asdict(_parse_limits(entry, where)))
+
+
+def _parse_limits(entry: dict[str, Any], where: str) -> Limits:
+    tier, models = entry.get("tier"), entry.get("models")
+    if tier is not None and not (isinstance(tier, str) and is_name(tier)):
+        raise ValueError(f"{where}.tier must be the name of a tier")
+    if models is not None and not (
+        isinstance(models, list) and models and all(isinstance(one, str) for one in models)
+    ):
+        raise ValueError(f"{where}.models must be a list of at least one model's name")
+    numbers = {}
+    for field in ("requests_per_minute", "tokens_per_minute"):
+        value = entry.get(field)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if value is not None and not (whole and value >= 1):
+            raise ValueError(f"{where}.{field} must be a whole number of 1 or more")
+        numbers[field] = value
+    return Limits(tier, None if models is None else tuple(models), **numbers)
 
 
 def parse_time(text: object, where: str) -> datetime:
@@ -254,6 +358,17 @@ def _check_name(path: Path, name: str) -> None:
             f"a name is 1 to {_MAX_NAME_LENGTH} printable characters without space at its ends.",
             "Name it after who uses it, for example: chat-backend",
         )
+
+
+def _check_limits(path: Path, name: str, limits: Limits) -> None:
+    try:
+        _parse_limits(to_entry(KeyRecord("", name, "", "", None, **asdict(limits))), "the key")
+    except ValueError as error:
+        raise KeysError(
+            f"cannot create the key {name!r} in {path}",
+            f"{error}.",
+            "Tiers are in the settings, under gateway; models are those of GET /v1/models.",
+        ) from error
 
 
 def _write_plaintext(out: Path, created: NewKey) -> None:

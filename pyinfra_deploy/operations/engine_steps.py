@@ -10,6 +10,7 @@ from pyinfra.api import operation
 from pyinfra_deploy.operations import fan_out, gate
 from pyinfra_deploy.operations.argument_steps import arguments_reviewed
 from pyinfra_deploy.operations.calling import answer_of, lease_renewal, on_host
+from pyinfra_deploy.operations.gateway_steps import activated
 from pyinfra_deploy.operations.go_live import go_back, go_live_spec, run_go_live, tell
 from pyinfra_deploy.operations.jobs import run_job
 from pyinfra_deploy.operations.rollout_run import this_rollout
@@ -91,7 +92,11 @@ def go_live(plan: HostPlan, verification: Mapping[str, Any] | None) -> Commands:
             return False
         result = _stage_and_switch(state, host, plan)
         ok = result is not None
-        if result is not None and verification is not None:
+        if ok and plan.gateway_at_go_live:
+            ok = activated(state, host, plan)
+            if not ok:
+                go_back(state, host, plan.settings, "the gateway service did not take it up")
+        if ok and verification is not None:
             ok = verified(state, host, plan, verification)
             if not ok:
                 go_back(state, host, plan.settings, "it was not what a client has to see")

@@ -9,7 +9,7 @@ from pyinfra.api import operation
 
 from pyinfra_deploy.keys.errors import KeysError
 from pyinfra_deploy.operations.calling import answer_of, on_host
-from pyinfra_deploy.planning.gateway_plan import nginx_files
+from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, nginx_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from pyinfra.api import Host, State
 
     from pyinfra_deploy.operations.calling import Commands
+    from pyinfra_deploy.planning.host_plan import HostPlan
     from pyinfra_deploy.settings.schema import Settings
+
+
+# Of this run, by host: what the gateway service was configured with before this run gave it another
+# configuration.
+_former: dict[str, str] = {}
 
 
 @operation()
@@ -43,6 +49,78 @@ def push_keys(document: Callable[[], Mapping[str, Any]], llm_root: str) -> Comma
         return answer_of(state, host, "keys", "keys push", content, llm_root) is not None
 
     yield on_host(push)
+
+
+@operation()
+def activate_service(plan: HostPlan) -> Commands:
+    """Have the gateway service run the wanted environment, shape and configuration: by a hand-over
+    that cuts no answer where it runs already, else by a start. What does not come up is taken back.
+
+    + plan: the host's plan
+
+    **Example:**
+
+    .. code:: python
+
+        activate_service(name="Bring the gateway service up to date", plan=plan)
+    """
+    yield on_host(lambda state, host: activated(state, host, plan))
+
+
+def activated(state: State, host: Host, plan: HostPlan) -> bool:
+    """The same, also within a go-live. False after a refusal, which was reported."""
+    assert plan.settings.gateway is not None
+    spec = {
+        "environment": plan.gateway_name,
+        "unit": GATEWAY_UNIT,
+        "shape": plan.gateway_shape,
+        "configuration": plan.gateway_text,
+        "stop_seconds": plan.settings.gateway.stop_seconds,
+    }
+    # Leaving mode full waits for answers that run.
+    timeout_seconds = 2 * plan.settings.gateway.stop_seconds + 300
+    answer = answer_of(
+        state, host, "gateway service", "gateway activate", spec, plan.settings.llm_root,
+        timeout_seconds=timeout_seconds,
+    )  # fmt: skip
+    _remember(host, answer, plan.gateway_text)
+    return answer is not None
+
+
+def configured(state: State, host: Host, settings: Settings, text: str | None) -> bool:
+    """Give the gateway service that runs this configuration, if it has one at all. text: None for
+    a host whose gateway has none. False after a refusal, which was reported."""
+    if text is None or settings.gateway is None:
+        return True
+    answer = _configure(state, host, settings, text)
+    _remember(host, answer, text)
+    return answer is not None
+
+
+def configured_as_before(state: State, host: Host, settings: Settings) -> bool:
+    """Give the gateway service back what it was configured with before this run, where this run
+    gave it another. False after a refusal, which was reported."""
+    text = _former.pop(host.name, None)
+    return text is None or _configure(state, host, settings, text) is not None
+
+
+def _remember(host: Host, answer: Mapping[str, Any] | None, text: str | None) -> None:
+    former = (answer or {}).get("former")
+    if former is not None and former != text:
+        _former.setdefault(host.name, former)
+
+
+def _configure(state: State, host: Host, settings: Settings, text: str) -> dict[str, Any] | None:
+    assert settings.gateway is not None
+    spec = {
+        "unit": GATEWAY_UNIT,
+        "configuration": text,
+        "stop_seconds": settings.gateway.stop_seconds,
+    }
+    return answer_of(
+        state, host, "gateway service", "gateway configure", spec, settings.llm_root,
+        timeout_seconds=2 * settings.gateway.stop_seconds + 300,
+    )  # fmt: skip
 
 
 @operation()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra import logger
 
 from pyinfra_deploy.operations.calling import lease_renewal
+from pyinfra_deploy.operations.gateway_steps import configured_as_before
 from pyinfra_deploy.operations.jobs import job_result, lost_text
 from pyinfra_deploy.operations.program import ConnectionLost, HostRefused, report_refusal
 from pyinfra_deploy.operations.rollout_run import this_rollout
@@ -155,8 +156,9 @@ def tell(host: Host, **document: Any) -> None:
 
 
 def go_back(state: State, host: Host, settings: Settings, why: str) -> None:
-    """Undo this run's go-live, by another one to the release before it: what a check after it finds
-    counts like a gate within it. Only as a step of a rollout. Reported, and told to the rollout."""
+    """Undo this run's go-live, by another one to the release before it, with the configuration that
+    the gateway service had for that: what a check after a go-live finds counts like a gate within
+    it. Only as a step of a rollout. Reported, and told to the rollout."""
     result = _went_live.pop(host.name, None)
     if result is None or this_rollout() is None:
         return
@@ -173,5 +175,9 @@ def go_back(state: State, host: Host, settings: Settings, why: str) -> None:
     spec = go_live_spec(settings, str(before), "")
     # It has served until a moment ago.
     spec |= {"gates": None, "proof": None, "fitness": None, "ask_parser": False}
-    done = run_go_live(state, host, settings, spec, step="going back")
-    tell(host, error=error, release=failed, back_to=str(before) if done is not None else None)
+    done = run_go_live(state, host, settings, spec, step="going back") is not None
+    if done and not configured_as_before(state, host, settings):
+        # Its clients may ask for a name that only the failed release had.
+        error["why"] = f"{before} serves again, and the gateway service is not as it was for it."
+        done = False
+    tell(host, error=error, release=failed, back_to=str(before) if done else None)

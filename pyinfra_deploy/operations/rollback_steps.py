@@ -8,6 +8,7 @@ from pyinfra.api import operation
 
 from pyinfra_deploy.operations import lease, packing
 from pyinfra_deploy.operations.calling import answer_of, on_host
+from pyinfra_deploy.operations.gateway_steps import configured
 from pyinfra_deploy.operations.go_live import (
     STEP,
     go_back,
@@ -17,13 +18,15 @@ from pyinfra_deploy.operations.go_live import (
     tell,
 )
 from pyinfra_deploy.operations.program import ConnectionLost, HostRefused, call, report_refusal
+from pyinfra_deploy.planning.hold import read_hold
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyinfra.api import Host, State
 
     from pyinfra_deploy.operations.calling import Commands
+    from pyinfra_deploy.planning.hold import Hold
     from pyinfra_deploy.settings.schema import Settings
 
 STEP_BACK = "rollback"
@@ -31,7 +34,10 @@ STEP_BACK = "rollback"
 
 @operation()
 def roll_back(
-    settings: Settings, target: Mapping[str, Any], verification: Mapping[str, Any] | None
+    settings: Settings,
+    target: Mapping[str, Any],
+    verification: Mapping[str, Any] | None,
+    gateway_text: Callable[[Hold | None], str | None],
 ) -> Commands:
     """Hold the host at a kept release, and go live with it where it does not run. A release that
     fails its gates is gone back from, and the hold is given up again.
@@ -39,12 +45,14 @@ def roll_back(
     + settings: the host's
     + target: {kept, rejected, who, why, switch}; switch: whether it runs another one now
     + verification: input of `verify` for a host with a gateway; its model is the kept release's
+    + gateway_text: makes the gateway service's configuration for what is then held
 
     **Example:**
 
     .. code:: python
 
-        roll_back(name="Roll back", settings=settings, target=target, verification=None)
+        roll_back(name="Roll back", settings=settings, target=target, verification=None,
+                  gateway_text=lambda held: None)
     """
 
     def back(state: State, host: Host) -> bool:
@@ -65,11 +73,16 @@ def roll_back(
         except ConnectionLost as error:
             host.log(f"{STEP_BACK}: the connection was lost ({error})")
             return False
+        hold = read_hold(held.get("hold"))
+        text = gateway_text(hold)
         if not target["switch"]:
+            # Also here: a rollback that was killed may have left it as it was for the other one.
+            if not configured(state, host, settings, text):
+                return False
             tell(host, result={"release": target["kept"], "changed": False})
             return True
-        served = str((held.get("hold") or {}).get("served_model_name") or "")
-        return _switched(state, host, settings, target["kept"], served, verification)
+        served = hold.served_model_name if hold is not None else ""
+        return _switched(state, host, settings, target["kept"], served, verification, text)
 
     yield on_host(back)
 
@@ -93,12 +106,17 @@ def _switched(
     kept: str,
     served: str,
     verification: Mapping[str, Any] | None,
+    gateway_text: str | None,
 ) -> bool:
     # It has been asked about, examined and proven when it came; a proof that still holds is quick.
     spec = go_live_spec(settings, kept, served) | {"ask_parser": False, "fitness": None}
     result = run_go_live(state, host, settings, spec)
     if result is None:
         _give_up_hold(state, host, settings)
+        return False
+    if not configured(state, host, settings, gateway_text):
+        _give_up_hold(state, host, settings)
+        go_back(state, host, settings, "the gateway service did not take it up")
         return False
     if verification is not None:
         request = {**verification, "model": served or verification["model"]}

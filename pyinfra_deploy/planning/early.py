@@ -14,12 +14,14 @@ def built_early(plan: HostPlan) -> bool:
     waits for its turn.
 
     Only where nothing else of the host has to change first: a unit, a package or the host program
-    that is new as well is the canary's to try.
+    that is new as well is the canary's to try. What the gateway service is told of the new release
+    comes with its go-live.
     """
     builds = plan.runtime is not None or plan.pull is not None
     if not builds or not plan.serving or plan.held is not None:
         return False
     rest = replace(
         plan, tools=(), runtime=None, pull=None, go_live="", verify="", ended_run="",
+        gateway_activate="" if plan.gateway_at_go_live else plan.gateway_activate,
     )  # fmt: skip
     return not rest.changes

@@ -5,17 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy.planning import conda_plan, driver_install, model_care, wanted
-from pyinfra_deploy.planning.engine_care import UNIT_FILES, plan_engine_care
+from pyinfra_deploy.planning import door_plan, driver_install, wanted
+from pyinfra_deploy.planning.certificate import acme_in_words
+from pyinfra_deploy.planning.conda_ground import plan_conda_ground
+from pyinfra_deploy.planning.engine_care import plan_engine_care
 from pyinfra_deploy.planning.engine_plan import go_live_findings, plan_engine
-from pyinfra_deploy.planning.gateway_plan import GATEWAY_UNIT, keys_findings, plan_gateway
+from pyinfra_deploy.planning.gateway_plan import (
+    CONFIGURATION_DIFFERS,
+    gateway_findings,
+    plan_gateway,
+)
 from pyinfra_deploy.planning.hold import hold_findings
 from pyinfra_deploy.planning.host_care import NO_CARE, Care, plan_care
+from pyinfra_deploy.planning.host_files import (
+    SYSUSERS,
+    TMPFILES,
+    changed_files,
+    managed_files,
+    stale_files,
+)
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.model_care import plan_model_care
 from pyinfra_deploy.planning.model_supply import lock_findings
 from pyinfra_deploy.planning.overtaking import overtaking_findings
-from pyinfra_deploy.planning.placement import drop_in, drop_in_path
 from pyinfra_deploy.planning.preflight import preflight
 from pyinfra_deploy.planning.runtime_room import room_findings
 from pyinfra_deploy.planning.verification import unverified_reason
@@ -32,9 +44,6 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.placement import Placement
     from pyinfra_deploy.planning.wanted import Environment, ManagedFile
     from pyinfra_deploy.settings.schema import Settings
-
-
-SYSUSERS, TMPFILES = "/etc/sysusers.d/llm-fleet.conf", "/etc/tmpfiles.d/llm-fleet.conf"
 
 
 @dataclass(frozen=True)
@@ -68,9 +77,15 @@ class HostPlan:
     gateway_environment: Environment | None = None
     gateway_name: str = ""
     gateway_activate: str = ""
+    gateway_shape: str = ""
+    gateway_text: str | None = None
+    gateway_leaves_full: bool = False
     keys: bool = False
     certificate: str = ""
+    acme: str = ""
     nginx: str = ""
+    host_certificate: str = ""
+    door: str = ""
     verify: str = ""
     generation: int = 0
     lease: Mapping[str, Any] | None = None
@@ -114,11 +129,16 @@ class HostPlan:
         if self.keys:
             lines.append("push the API keys' digests")
         if self.gateway_activate:
-            lines.append(f"restart the gateway service: {self.gateway_activate}")
+            lines.append(f"bring the gateway service up to date: {self.gateway_activate}")
         if self.certificate:
             lines.append(f"issue a certificate: {self.certificate}")
+        if self.host_certificate:
+            lines.append(f"issue a certificate for other hosts: {self.host_certificate}")
         if self.nginx:
             lines.append(f"apply Nginx's configuration: {self.nginx}")
+        lines += [acme_in_words(self.acme)] if self.acme else []
+        if self.door:
+            lines.append(f"apply the engine's door: {self.door}")
         if self.verify:
             lines.append(f"verify through HTTPS: {self.verify}")
         return lines
@@ -131,10 +151,23 @@ class HostPlan:
         return self.release.id_with(self.model_digest)
 
     @property
+    def gateway_at_go_live(self) -> bool:
+        """Whether the go-live also gives the gateway service its configuration, which names the
+        model and its length: before the next host is touched, and only where nothing else of the
+        service changes."""
+        return bool(
+            self.go_live
+            and self.serving
+            and self.gateway_activate == CONFIGURATION_DIFFERS
+            and not self.gateway_environment
+        )
+
+    @property
     def verified_at_go_live(self) -> bool:
         """Whether the go-live itself ends with the verification: on a host that serves, through a
         gateway that this run does not change, before the next host is touched."""
-        gateway = self.gateway_environment or self.gateway_activate or self.certificate
+        service = self.gateway_activate and not self.gateway_at_go_live
+        gateway = self.gateway_environment or service or self.certificate
         return bool(
             self.on("gateway") and self.go_live and self.serving and not (gateway or self.nginx)
         )
@@ -160,12 +193,14 @@ def plan_host(
     hardware: as read; without it nothing is decided about fans and the driver. driver: what this
     run installs instead of everything else.
     """
+    groups = door_plan.with_door(groups, artefacts)
     if settings.runtime is None or settings.runtime.device != "cuda":
         placement = None
     settings = with_python(settings, artefacts.runtime_lock, artefacts.conda_lock, snapshot)
     findings = preflight(host, groups, settings, snapshot)
     if "gpu" in groups:
         findings = (*findings, *lock_findings(host, settings, artefacts.model))
+    findings = (*findings, *door_plan.door_findings(host, snapshot, artefacts))
     if any(finding.severity == "refuse" for finding in findings):
         return HostPlan(host=host, groups=groups, settings=settings, findings=findings)
     taken = overtaking_findings(host, groups, settings, snapshot, artefacts.ca_subject)
@@ -181,8 +216,8 @@ def plan_host(
             name for name in wanted.packages(groups, settings, snapshot) if not installed.get(name)
         ),
         "program": state.get("program_digest") != artefacts.program_digest,
-        "files": _changed_files(managed_files(groups, settings, artefacts, placement), snapshot),
-        "remove": _stale_files(groups, settings, placement, snapshot, driver),
+        "files": changed_files(managed_files(groups, settings, artefacts, placement), snapshot),
+        "remove": stale_files(groups, settings, placement, snapshot, driver),
         "base": _base_changes(groups, settings, snapshot),
         "daemon_reload": any(
             unit.get("need_reload") for unit in (snapshot.get("units") or {}).values()
@@ -198,7 +233,7 @@ def plan_host(
         plan |= plan_engine(settings, snapshot, artefacts, environments, uv, placement)
         if driver is not None:
             return HostPlan(**_before_the_driver(plan, driver, snapshot, artefacts))
-        plan |= _plan_conda(host, settings, snapshot, plan)
+        plan |= plan_conda_ground(host, settings, snapshot, plan)
         room = room_findings(host, settings.llm_root, snapshot, plan["runtime"])
         running = go_live_findings(host, settings, snapshot, plan)
         held = hold_findings(host, settings.engine.name, plan)
@@ -211,8 +246,12 @@ def plan_host(
             care = care.joined(plan_care(settings, snapshot, hardware, artefacts.units))
         plan |= {"care": care, "files": plan["files"] + care.files}
     if "gateway" in groups:
-        plan |= plan_gateway(settings, snapshot, artefacts, environments, uv, python)
-        plan["findings"] = (*plan["findings"], *keys_findings(host, snapshot, artefacts))
+        plan |= plan_gateway(
+            groups, settings, snapshot, artefacts, environments, uv, python, plan.get("held")
+        )
+        about = gateway_findings(host, settings, snapshot, artefacts)
+        plan["findings"] = (*plan["findings"], *about)
+    plan |= door_plan.plan_door(groups, settings, snapshot, artefacts)
     result = HostPlan(**plan)
     why = _verify_reason(result, snapshot)
     return HostPlan(**(plan | {"verify": why})) if why else result
@@ -234,7 +273,7 @@ def _before_the_driver(
 ) -> dict[str, Any]:
     """The driver, and only what its job needs: the rest waits for a host whose GPUs are known."""
     ground = [file for file in plan["files"] if file.path in (SYSUSERS, TMPFILES)]
-    unit = _changed_files((artefacts.units[driver_install.UNIT],), snapshot)
+    unit = changed_files((artefacts.units[driver_install.UNIT],), snapshot)
     settings: Settings = plan["settings"]
     engines = snapshot.get("engines") or {}
     # Also where it is stopped: an interrupted installation has left it so, and its end is to see
@@ -249,100 +288,10 @@ def _before_the_driver(
     }
 
 
-def _plan_conda(
-    host: str, settings: Settings, snapshot: Mapping[str, Any], plan: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What an environment of conda's needs before it is built; nothing for one that is there."""
-    if plan["runtime"] is None:
-        return {}
-    facts = snapshot.get(conda_plan.SECTION)
-    findings = conda_plan.conda_findings(host, settings, facts)
-    miniforge = wanted.miniforge_environment(settings)
-    environments = snapshot.get("environments") or {}
-    install = miniforge is not None and wanted.missing(miniforge, environments)
-    return {
-        "findings": (*plan["findings"], *findings),
-        "tools": (*plan["tools"], *([miniforge] if install else [])),
-        "conda_terms": conda_plan.terms_in_words(settings, facts),
-    }
-
-
-def managed_files(
-    groups: frozenset[str],
-    settings: Settings,
-    artefacts: Artefacts,
-    placement: Placement | None = None,
-) -> tuple[ManagedFile, ...]:
-    """The plain files that we own on a host (Nginx's are applied by their own step)."""
-    root = settings.llm_root
-    files = [
-        wanted.ManagedFile(SYSUSERS, wanted.sysusers(groups)),
-        wanted.ManagedFile(TMPFILES, wanted.tmpfiles(root)),
-        artefacts.units["llm-environment@.service"],
-    ]
-    if "gpu" in groups:
-        files += [
-            artefacts.units[name]
-            for name in (
-                "llm-pull@.service",
-                "llm-golive@.service",
-                "llm-arguments@.service",
-                "llm-engine@.service",
-            )
-        ]
-        wheelhouse = settings.runtime.wheelhouse if settings.runtime else None
-        if wheelhouse is not None and wheelhouse.serve_from is not None:
-            # On every gpu host: another one serves when the first is down.
-            files += [
-                artefacts.units[name] for name in ("llm-wheels@.service", "llm-serve@.service")
-            ]
-        if artefacts.fan_out:
-            files.append(artefacts.units["llm-share@.service"])
-        bound = drop_in(settings.engine.name, placement)
-        files += [bound] if bound is not None else []
-        files += [artefacts.units[name] for name in (*UNIT_FILES, *model_care.UNIT_FILES)]
-    if "gateway" in groups:
-        files.append(artefacts.units[GATEWAY_UNIT])
-    return tuple(files)
-
-
-def _stale_files(
-    groups: frozenset[str],
-    settings: Settings,
-    placement: Placement | None,
-    snapshot: Mapping[str, Any],
-    driver: DriverStep | None,
-) -> tuple[str, ...]:
-    """Files of ours that are there and are not wanted any more."""
-    files = snapshot.get("files") or {}
-    path = drop_in_path(settings.engine.name)
-    # Of an engine that has another name now, too.
-    there = {path} if files.get(path) else set()
-    there |= set(snapshot.get("drop_ins") or ())
-    if "gpu" in groups and drop_in(settings.engine.name, placement) is not None:
-        there.discard(path)
-    if driver is None and files.get(driver_install.UNIT_PATH):
-        there.add(driver_install.UNIT_PATH)  # of an installation that was given up
-    return tuple(sorted(there))
-
-
-def _changed_files(
-    files: tuple[ManagedFile, ...], snapshot: Mapping[str, Any]
-) -> tuple[ManagedFile, ...]:
-    found = snapshot.get("files") or {}
-    return tuple(file for file in files if not _same_file(file, found.get(file.path)))
-
-
-def _same_file(file: ManagedFile, seen: Mapping[str, Any] | None) -> bool:
-    return bool(seen) and seen is not None and (
-        seen.get("sha256"), seen.get("mode"), seen.get("owner"), seen.get("group")
-    ) == (file.sha256, file.mode, file.owner, file.group)  # fmt: skip
-
-
 def _base_changes(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, Any]) -> bool:
     """Whether a user, a membership or a directory is missing or differs."""
     users = snapshot.get("users") or {}
-    for name in service_users(groups):
+    for name in wanted.service_users(groups):
         seen = users.get(name)
         if not seen:
             return True
@@ -358,14 +307,6 @@ def _base_changes(groups: frozenset[str], settings: Settings, snapshot: Mapping[
         ):
             return True
     return False
-
-
-def service_users(groups: frozenset[str]) -> tuple[str, ...]:
-    """Users whose existence and groups are checked."""
-    users = [wanted.ENGINE_USER, wanted.BUILD_USER]
-    if "gateway" in groups:
-        users += [wanted.GATEWAY_USER, wanted.NGINX_USER]
-    return tuple(users)
 
 
 def _missing_tools(
@@ -393,4 +334,4 @@ def _verify_reason(plan: HostPlan, snapshot: Mapping[str, Any]) -> str:
         return "after a go-live"
     if plan.nginx or plan.certificate or plan.gateway_activate:
         return "after a change of the gateway"
-    return unverified_reason(snapshot, plan.settings.engine.name) if plan.on("gpu") else ""
+    return unverified_reason(snapshot, plan.settings.engine.name if plan.on("gpu") else None)

@@ -1,62 +1,53 @@
-"""Nginx's configuration for a gateway host: settings and a few facts in, the text of files out.
+"""The vhost of a gateway host: settings and a few facts in, the text of files out.
 
-Nothing is read but the template that ships with this code. Everything that is filled in is checked
-here once more, because a stray `;` in a configuration file is another configuration.
+gateway.mode full: Nginx, the gateway service, engines. direct: Nginx asks for the key and passes
+requests to the host's own engine. Nothing is read but the templates that ship with this code.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
-import jinja2
+from pyinfra_deploy.planning.nginx_build import (
+    HOST_NAME,
+    Log,
+    NginxFiles,
+    NginxInputError,
+    build_of,
+    check_numbers,
+    check_paths,
+    fill_in,
+)
+from pyinfra_deploy.planning.nginx_build import (
+    STOCK_SITE as STOCK_SITE,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 CONFIGURATION = "/etc/nginx/conf.d/llm-gateway.conf"
-# Debian's and Ubuntu's stock site also claims default_server on port 80; as a link into
-# sites-available it can go without losing anything.
-STOCK_SITE = "/etc/nginx/sites-enabled/default"
+# Of a host that was an engine's alone (engine_door.py).
+DOOR_CONFIGURATION = "/etc/nginx/conf.d/llm-engine-door.conf"
+# While it exists the gateway host takes no new requests; no engine can have this name.
+GATEWAY_DRAIN_FLAG = "/run/llm/drain/_gateway"
+SERVICE_SOCKET = "/run/llm-gateway/http.sock"
 
-# Mozilla, server-side TLS guideline 6.0, intermediate (ssl-config-generator, guidelines/6.0.json).
-CIPHERS = ":".join(
-    (
-        "ECDHE-ECDSA-AES128-GCM-SHA256",
-        "ECDHE-RSA-AES128-GCM-SHA256",
-        "ECDHE-ECDSA-AES256-GCM-SHA384",
-        "ECDHE-RSA-AES256-GCM-SHA384",
-        "ECDHE-ECDSA-CHACHA20-POLY1305",
-        "ECDHE-RSA-CHACHA20-POLY1305",
-    )
-)
-_CURVES = "X25519:prime256v1:secp384r1"
-# OpenSSL knows it from 3.5; an older one refuses the whole list and Nginx does not start.
-_HYBRID_CURVE = "X25519MLKEM768"
-_HYBRID_FROM = (3, 5)
-# `http2 on;` appeared, and `listen ... http2` was deprecated, in nginx 1.25.1 (CHANGES).
-_HTTP2_DIRECTIVE_FROM = (1, 25, 1)
-_OLDEST = (1, 22)
+# In mode full the service's own time-outs are to end a request, with its words: Nginx's is longer
+# by what a request may wait there for a connection, for a count and in the queue.
+SERVICE_WAITS_SECONDS = 90
 
-# How long a client is asked to wait when the engine or the auth service is away: long enough not to
-# be a storm, short enough to be back soon after a restart of the service.
-RETRY_AFTER_UNAVAILABLE_SECONDS = 10
+# What a page in a browser may read of the service's answers.
+SERVICE_HEADERS = ("X-Prompt-Token-Count", "X-KV-Cache-Usage-Percent")
 
-_HOST_NAME = re.compile(
-    r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
-)
 _ORIGIN = re.compile(
     r"[a-z][a-z0-9+.-]*://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?"
 )
-_PATH = re.compile(r"/[A-Za-z0-9._/@+-]+")
-
-
-class NginxInputError(ValueError):
-    """A value that cannot be put into a configuration file; the text names it."""
+_URL_PATH = re.compile(r"/[A-Za-z0-9._~/-]*")
 
 
 class RateLimit(Protocol):
@@ -70,6 +61,21 @@ class RateLimit(Protocol):
     def key_per_minute(self) -> int: ...
     @property
     def key_burst(self) -> int: ...
+
+
+class AuthService(Protocol):
+    """What is read of `gateway.auth`; it counts in mode direct alone."""
+
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def ca_file(self) -> str: ...
+    @property
+    def connect_timeout_seconds(self) -> int: ...
+    @property
+    def timeout_seconds(self) -> int: ...
+    @property
+    def resolvers(self) -> Sequence[str]: ...
 
 
 class GatewaySettings(Protocol):
@@ -88,7 +94,11 @@ class GatewaySettings(Protocol):
     @property
     def read_timeout_seconds(self) -> int: ...
     @property
-    def max_body_mb(self) -> int: ...
+    def mode(self) -> str: ...
+    @property
+    def tokenize(self) -> bool: ...
+    @property
+    def auth(self) -> AuthService: ...
 
 
 @dataclass(frozen=True)
@@ -98,7 +108,9 @@ class NginxHost:
     nginx_version: as `nginx -v` prints it, "1.22.1". openssl_version: the library Nginx runs with,
     "3.0.19"; None when not known, which leaves out the curve that only newer ones know.
     ipv6: False where the kernel has no IPv6: `listen [::]:443` would keep Nginx from starting.
-    The remaining ones are absolute paths on the host.
+    max_body_mb: the largest request. name_servers: of the host's own resolver, for gateway.auth.
+    acme_webroot: where certbot puts its answers, None without ACME. The remaining ones are
+    absolute paths on the host.
     """
 
     nginx_version: str
@@ -106,11 +118,15 @@ class NginxHost:
     certificate: str
     certificate_key: str
     drain_flag: str
+    max_body_mb: int
     openssl_version: str | None = None
     auth_socket: str = "/run/llm-gateway/auth.sock"
+    service_socket: str = SERVICE_SOCKET
     access_log: str = "/var/log/nginx/llm-access.log"
     error_log: str = "/var/log/nginx/llm-error.log"
     ipv6: bool = True
+    name_servers: tuple[str, ...] = ()
+    acme_webroot: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,90 +138,113 @@ class Endpoint:
     open: bool = False
 
 
-ENDPOINTS = (
-    Endpoint("/v1/chat/completions", "POST"),
-    Endpoint("/v1/completions", "POST"),
-    Endpoint("/v1/embeddings", "POST"),
-    Endpoint("/v1/models", "GET"),
-    Endpoint("/health", "GET", open=True),
-)
+CHAT = Endpoint("/v1/chat/completions", "POST")
+COMPLETIONS = Endpoint("/v1/completions", "POST")
+EMBEDDINGS = Endpoint("/v1/embeddings", "POST")
+RESPONSES = Endpoint("/v1/responses", "POST")
+MODELS = Endpoint("/v1/models", "GET")
+TOKENIZE = Endpoint("/tokenize", "POST")
+HEALTH = Endpoint("/health", "GET", open=True)
 
 
-@dataclass(frozen=True)
-class NginxFiles:
-    """Path to text of the files to write, and the paths to remove so that they take effect."""
-
-    files: dict[str, str]
-    remove: tuple[str, ...]
+def endpoints(mode: str, tokenize: bool) -> tuple[Endpoint, ...]:
+    """What passes. /v1/responses keeps answers between requests, which an engine behind a bare
+    proxy would do for everybody with a key: only the service, which knows keys, passes it."""
+    found = [CHAT, COMPLETIONS, EMBEDDINGS, *([RESPONSES] if mode == "full" else []), MODELS]
+    return (*found, *([TOKENIZE] if tokenize else []), HEALTH)
 
 
 def render(settings: GatewaySettings, host: NginxHost) -> NginxFiles:
     """The configuration files of one gateway host. Raises NginxInputError."""
     _check(settings, host)
-    version = _numbers(host.nginx_version)
-    http2_directive = version >= _HTTP2_DIRECTIVE_FROM
-    limit = settings.rate_limit
-    text = _template().render(
-        host=host,
-        nginx_version=host.nginx_version,
-        server_name=settings.server_name,
-        https_port=settings.https_port,
-        http_port=settings.http_port,
-        listen_parameters="ssl" if http2_directive else "ssl http2",
-        http2_directive=http2_directive,
-        ciphers=CIPHERS,
-        curves=curves(host.openssl_version),
-        rate=limit,
+    limit, full = settings.rate_limit, settings.mode == "full"
+    passed = endpoints(settings.mode, settings.tokenize)
+    who = "$upstream_http_x_key_id" if full else "$llm_key_id"
+    values = {
+        **build_of(host.nginx_version, host.openssl_version),
+        "host": host,
+        "full": full,
+        "server_name": settings.server_name,
+        "https_port": settings.https_port,
+        "http_port": settings.http_port,
+        "rate": limit,
         # When the burst is used up, one more request is free after this long.
-        retry_after_limit_seconds=math.ceil(60 / min(limit.ip_per_minute, limit.key_per_minute)),
-        retry_after_unavailable_seconds=RETRY_AFTER_UNAVAILABLE_SECONDS,
-        cors_origins=list(settings.cors_origins),
-        read_timeout_seconds=settings.read_timeout_seconds,
-        max_body_mb=settings.max_body_mb,
-        endpoints=ENDPOINTS,
-        listed_paths=[endpoint.path for endpoint in ENDPOINTS],
+        "retry_after_limit_seconds": math.ceil(60 / min(limit.ip_per_minute, limit.key_per_minute)),
+        "cors_origins": list(settings.cors_origins),
+        "exposed_headers": ["X-Request-Id", "Retry-After", *(SERVICE_HEADERS if full else ())],
+        "read_timeout_seconds": settings.read_timeout_seconds,
+        "upstream_timeout_seconds": settings.read_timeout_seconds
+        + (SERVICE_WAITS_SECONDS if full else 0),
+        "max_body_mb": host.max_body_mb,
+        "endpoints": passed,
+        "listed_paths": [endpoint.path for endpoint in passed],
+        "foreign_keys": settings.auth.url is not None,
+        "auth_url": None if full else _auth_service(settings.auth, host),
+        "acme_webroot": host.acme_webroot,
+        "log": Log("llm", "key_id", who, "$request_id"),
+        "session_cache": "llm_tls",
+    }
+    text = fill_in("llm-gateway.conf.j2", values)
+    return NginxFiles(files={CONFIGURATION: text}, remove=(DOOR_CONFIGURATION, STOCK_SITE))
+
+
+def _auth_service(auth: AuthService, host: NginxHost) -> Mapping[str, Any] | None:
+    """The parts of gateway.auth.url, checked; None where our own service decides."""
+    if auth.url is None:
+        return None
+    parts = urlsplit(auth.url)
+    name, path = parts.hostname or "", parts.path or "/"
+    if parts.scheme != "https" or not HOST_NAME.fullmatch(name) or not _URL_PATH.fullmatch(path):
+        raise NginxInputError(f"gateway.auth.url {auth.url!r} is not https://HOST[:PORT]/PATH")
+    check_paths({"gateway.auth.ca_file": auth.ca_file})
+    check_numbers(
+        {
+            "gateway.auth.connect_timeout_seconds": auth.connect_timeout_seconds,
+            "gateway.auth.timeout_seconds": auth.timeout_seconds,
+        }
     )
-    return NginxFiles(files={CONFIGURATION: text}, remove=(STOCK_SITE,))
+    if _address(name):
+        raise NginxInputError(
+            f"gateway.auth.url {auth.url!r} names an address, and Nginx compares certificates with "
+            "names alone (ngx_ssl_check_host)"
+        )
+    servers = list(auth.resolvers or host.name_servers)
+    if not servers:
+        raise NginxInputError(
+            f"nobody can tell the address of {name} (gateway.auth.url): the host's "
+            "/etc/resolv.conf names no server, and gateway.auth.resolvers is empty"
+        )
+    port = parts.port or 443
+    return {
+        "host": name,
+        "port": port,
+        "path": path,
+        "host_header": name if port == 443 else f"{name}:{port}",
+        "resolvers": [_server(text) for text in servers],
+        "ca_file": auth.ca_file,
+        "connect_timeout_seconds": auth.connect_timeout_seconds,
+        "timeout_seconds": auth.timeout_seconds,
+    }
 
 
-def curves(openssl_version: str | None) -> str:
-    """The value of ssl_ecdh_curve for an OpenSSL of this version; None: not known."""
-    if openssl_version is not None and _numbers(openssl_version) >= _HYBRID_FROM:
-        return f"{_HYBRID_CURVE}:{_CURVES}"
-    return _CURVES
+def _server(text: str) -> str:
+    address = _address(text)
+    if address is None:
+        raise NginxInputError(f"the name server {text!r} is no IP address")
+    return f"[{address}]" if address.version == 6 else str(address)
 
 
-def parse_nginx_build(output: str) -> tuple[str, str | None]:
-    """(nginx version, version of the OpenSSL it runs with) from the output of `nginx -V`.
-
-    The second is None for LibreSSL and BoringSSL, whose numbers mean something else. Raises
-    NginxInputError when there is no nginx version in it.
-    """
-    version = re.search(r"^nginx version: [^/\s]+/(\d+(?:\.\d+)+)", output, re.MULTILINE)
-    if version is None:
-        first = output.strip().splitlines()[:1]
-        raise NginxInputError(f"no version in the output of nginx -V, which begins {first!r}")
-    # "built with OpenSSL 3.0.22 25 Aug 2026 (running with OpenSSL 3.0.19 27 Jan 2026)"; the second
-    # part is only there when the two differ.
-    running = re.search(r"\(running with OpenSSL (\d+\.\d+\.\d+)", output)
-    built = re.search(r"^built with OpenSSL (\d+\.\d+\.\d+)", output, re.MULTILINE)
-    found = running or built
-    return version[1], found[1] if found else None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    match = re.match(r"\d+(\.\d+)*", version)
-    if match is None:
-        raise NginxInputError(f"{version!r} is not a version number")
-    return tuple(int(part) for part in match[0].split("."))
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
 
 
 def _check(settings: GatewaySettings, host: NginxHost) -> None:
-    if _numbers(host.nginx_version) < _OLDEST:
-        raise NginxInputError(
-            f"nginx {host.nginx_version} is older than 1.22, the oldest that is supported"
-        )
-    if not _HOST_NAME.fullmatch(settings.server_name):
+    if settings.mode not in ("full", "direct"):
+        raise NginxInputError(f"gateway.mode {settings.mode!r} is neither full nor direct")
+    if not HOST_NAME.fullmatch(settings.server_name):
         raise NginxInputError(f"gateway.server_name {settings.server_name!r} is not a host name")
     for origin in settings.cors_origins:
         if not _ORIGIN.fullmatch(origin):
@@ -213,41 +252,26 @@ def _check(settings: GatewaySettings, host: NginxHost) -> None:
                 f"gateway.cors_origins: {origin!r} is not an origin as a browser sends it "
                 "(https://app.example.com, in lower case, without a path or a trailing slash)"
             )
-    for name in (
-        "engine_socket",
-        "auth_socket",
-        "certificate",
-        "certificate_key",
-        "drain_flag",
-        "access_log",
-        "error_log",
-    ):
-        if not _PATH.fullmatch(getattr(host, name)):
-            raise NginxInputError(f"{name} {getattr(host, name)!r} is not a plain absolute path")
-    limit = settings.rate_limit
-    numbers = {
-        "gateway.https_port": settings.https_port,
-        "gateway.http_port": settings.http_port,
-        "gateway.read_timeout_seconds": settings.read_timeout_seconds,
-        "gateway.max_body_mb": settings.max_body_mb,
-        "gateway.rate_limit.ip_per_minute": limit.ip_per_minute,
-        "gateway.rate_limit.ip_burst": limit.ip_burst,
-        "gateway.rate_limit.key_per_minute": limit.key_per_minute,
-        "gateway.rate_limit.key_burst": limit.key_burst,
-    }
-    for key, value in numbers.items():
-        if not isinstance(value, int) or value < 1:
-            raise NginxInputError(f"{key} must be a whole number of 1 or more, not {value!r}")
-
-
-@lru_cache(maxsize=1)
-def _template() -> jinja2.Template:
-    directory = Path(__file__).parents[2] / "templates" / "nginx"
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(directory),
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - not HTML; _check refuses what would break out
-        keep_trailing_newline=True,
+    names = (
+        *("engine_socket", "auth_socket", "service_socket", "certificate", "certificate_key"),
+        *("drain_flag", "access_log", "error_log"),
     )
-    environment.filters["regex_escape"] = re.escape
-    return environment.get_template("llm-gateway.conf.j2")
+    paths = {name: str(getattr(host, name)) for name in names}
+    check_paths(paths | ({"acme_webroot": host.acme_webroot} if host.acme_webroot else {}))
+    limit = settings.rate_limit
+    check_numbers(
+        {
+            "gateway.https_port": settings.https_port,
+            "gateway.http_port": settings.http_port,
+            "gateway.read_timeout_seconds": settings.read_timeout_seconds,
+            "gateway.max_body_mb": host.max_body_mb,
+            "gateway.rate_limit.ip_per_minute": limit.ip_per_minute,
+            "gateway.rate_limit.key_per_minute": limit.key_per_minute,
+        }
+    )
+    for name in ("ip_burst", "key_burst"):
+        value = getattr(limit, name)
+        if not isinstance(value, int) or value < 0:
+            raise NginxInputError(
+                f"gateway.rate_limit.{name} must be a whole number, not {value!r}"
+            )

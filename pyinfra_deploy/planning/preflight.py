@@ -90,7 +90,10 @@ def _findings(
         yield from _runtime_space(host, settings, snapshot)
         yield from drain_findings(host, settings.engine.name, snapshot)
     if "gateway" in groups:
-        yield from _ports(host, settings, snapshot)
+        assert settings.gateway is not None
+        https, http = settings.gateway.https_port, settings.gateway.http_port
+        ports = {"gateway.https_port": https, "gateway.http_port": http}
+        yield from port_findings(host, ports, snapshot)
 
 
 def _unreadable(host: str, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
@@ -192,15 +195,14 @@ def _runtime_space(host: str, settings: Settings, snapshot: Mapping[str, Any]) -
         )
 
 
-def _ports(host: str, settings: Settings, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
-    assert settings.gateway is not None
+def port_findings(
+    host: str, ports: Mapping[str, int], snapshot: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Ports, by the settings that name them, at which something else than Nginx listens."""
     listeners = snapshot.get("listeners")
     if not isinstance(listeners, list):
         return
-    for key, port in (
-        ("gateway.https_port", settings.gateway.https_port),
-        ("gateway.http_port", settings.gateway.http_port),
-    ):
+    for key, port in ports.items():
         for listener in listeners:
             if listener["port"] != port or not str(listener["proto"]).startswith("tcp"):
                 continue

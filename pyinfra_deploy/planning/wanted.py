@@ -29,6 +29,8 @@ ENGINE_USER = "llm"
 BUILD_USER = "llm-build"
 GATEWAY_USER = "llm-gateway"
 SOCKET_GROUP = "llm-http"
+# Beside a host's groups: other hosts' gateways come to its engine. No group can have this name.
+DOOR = "engine door"
 # Debian's and Ubuntu's nginx package runs its workers as this user.
 NGINX_USER = "www-data"
 
@@ -102,8 +104,10 @@ def packages(groups: frozenset[str], settings: Settings, snapshot: Mapping[str, 
             wanted.add("numactl")
     if "gpu" in groups and settings.gpu_cooling == "bmc":
         wanted.add("ipmitool")
-    if "gateway" in groups:
+    if {"gateway", DOOR} & groups:
         wanted |= {"nginx", "openssl"}
+    if "gateway" in groups and settings.gateway and settings.gateway.tls.source == "acme":
+        wanted.add("certbot")
     return sorted(wanted)
 
 
@@ -128,12 +132,23 @@ def sysusers(groups: frozenset[str]) -> str:
         lines += [
             f'u {GATEWAY_USER} - "LLM gateway" /nonexistent',
             f"m {GATEWAY_USER} {SOCKET_GROUP}",
-            f"m {NGINX_USER} {SOCKET_GROUP}",
         ]
+    if {"gateway", DOOR} & groups:
+        lines.append(f"m {NGINX_USER} {SOCKET_GROUP}")
     if "gpu" in groups:
         # /dev/nvidia* belong to these groups on some distributions.
         lines += [f"m {ENGINE_USER} video", f"m {ENGINE_USER} render"]
     return "\n".join(lines) + "\n"
+
+
+def service_users(groups: frozenset[str]) -> tuple[str, ...]:
+    """Users whose existence and groups are checked."""
+    users = [ENGINE_USER, BUILD_USER]
+    if "gateway" in groups:
+        users.append(GATEWAY_USER)
+    if {"gateway", DOOR} & groups:
+        users.append(NGINX_USER)
+    return tuple(users)
 
 
 def directories(root: str) -> dict[str, tuple[str, str, str]]:
@@ -158,13 +173,16 @@ def directories(root: str) -> dict[str, tuple[str, str, str]]:
     }
 
 
-def tmpfiles(root: str) -> str:
+def tmpfiles(root: str, groups: frozenset[str] = frozenset()) -> str:
     """tmpfiles.d(5): the directories above, and the drain flags' at every boot."""
     lines = [
         f"d {path} {mode} {owner} {group} -"
         for path, (mode, owner, group) in directories(root).items()
     ]
     lines += ["d /run/llm 0755 root root -", "d /run/llm/drain 0755 root root -"]
+    if "gateway" in groups:
+        # Before any service runs: the socket of llm-gateway.socket lies in it.
+        lines.append(f"d /run/llm-gateway 0750 {GATEWAY_USER} {SOCKET_GROUP} -")
     return "\n".join(lines) + "\n"
 
 

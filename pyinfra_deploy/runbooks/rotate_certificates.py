@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pyinfra_deploy.deploys.verify import verification_of
+from pyinfra_deploy.planning.gateway_config import service_text
 from pyinfra_deploy.runbooks import common
 from pyinfra_deploy.runbooks.book import Runbook, Scene, Step, StopError
+from pyinfra_deploy.settings.remote_engines import remote_engines
 
 VERIFY_SECONDS = 600
 
@@ -34,7 +36,8 @@ def verified(scene: Scene) -> None:
     requests = {}
     for host in scene.hosts:
         one = scene.fleet.hosts[host]
-        verification = verification_of(one.settings, one.groups)
+        text = service_text(one.groups, one.settings, remote_engines(scene.fleet, one))
+        verification = verification_of(one.settings, one.groups, text)
         if verification is not None and not answers[host]["drain"]:
             requests[host] = verification
     found = scene.doors.ask("verify", requests, VERIFY_SECONDS)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from pyinfra_deploy.settings.ansible_section import missing_files
+from pyinfra_deploy.settings.certificate_contradictions import certificate_contradictions
 from pyinfra_deploy.settings.conda_contradictions import conda_contradictions
+from pyinfra_deploy.settings.gateway_contradictions import service_contradictions
 from pyinfra_deploy.settings.lock_header import python_of_lock
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def contradictions(
         yield from _model(settings.model, root)
     if settings.gateway is not None:
         yield from _gateway(settings.gateway)
+    yield from service_contradictions(settings, groups)
     yield from _gpus(settings)
     yield from _placement(settings)
     yield from _curve(settings)
@@ -109,13 +112,6 @@ def _roles(present: Container[str], groups: frozenset[str]) -> Iterator[Contradi
             ("gateway",),
             "is missing: a host of the group gateway needs a server_name.",
             "add gateway with a server_name to group_vars (see group_vars/prod.yml).",
-        )
-    if is_gateway and not is_engine:
-        yield (
-            ("gateway",),
-            "the host is in the group gateway but not in gpu, and routing across hosts is not "
-            "there yet: its Nginx would have no engine.",
-            "put it into both groups, or take it out of gateway.",
         )
 
 
@@ -319,24 +315,4 @@ def _gateway(gateway: Gateway) -> Iterator[Contradiction]:
             f"gateway.http_port and gateway.https_port are both {gateway.http_port}.",
             "give them different ports; http_port only redirects.",
         )
-    tls = gateway.tls
-    files = {"certificate": tls.certificate, "key": tls.key}
-    for name, value in files.items():
-        if tls.source == "files" and value is None:
-            yield (
-                ("gateway", "tls", name),
-                f"gateway.tls.source is files, and gateway.tls.{name} is missing.",
-                f"add {name}: /path/on/the/host.pem, or use source: own_ca.",
-            )
-        if tls.source == "own_ca" and value is not None:
-            yield (
-                ("gateway", "tls", name),
-                f"gateway.tls.{name} is set, but gateway.tls.source is own_ca and would ignore it.",
-                "write source: files, or remove it.",
-            )
-    if tls.certificate is not None and tls.certificate == tls.key:
-        yield (
-            ("gateway", "tls", "key"),
-            "gateway.tls.key and gateway.tls.certificate are the same file.",
-            "keep the key in a file of its own, readable by root only.",
-        )
+    yield from certificate_contradictions(gateway)

@@ -103,9 +103,7 @@ def _unchanged(settings: Settings, keys: Sequence[Any], value: Any) -> bool:
     return bool(current == value)
 
 
-def about_settings(
-    ours: dict[str, Located], settings: Settings, groups: Iterable[str]
-) -> Iterator[Problem]:
+def about_settings(ours: dict[str, Located], settings: Settings) -> Iterator[Problem]:
     """Doubts about values, with the place they stand at."""
     for name in settings.engine.env:
         if _SECRET_NAME.search(name):
@@ -124,17 +122,6 @@ def about_settings(
         line = located.line("env", name)
         path = f"engine.env.{name}"
         yield Problem(located.document.shown, line, path, None, None, message, fix)
-    if "gpu" in groups and "gateway" not in groups:
-        yield Problem(
-            "inventory",
-            None,
-            "",
-            None,
-            None,
-            "is in the group gpu but not in gateway: its engine listens on a Unix socket that "
-            "nothing will forward to.",
-            "put it into the group gateway too.",
-        )
 
 
 def weak_inventory_group(inventory: Inventory, name: str) -> Iterator[Problem]:

@@ -18,7 +18,9 @@ from pyinfra_deploy.settings.connection_doubts import (
 )
 from pyinfra_deploy.settings.contradictions import contradictions
 from pyinfra_deploy.settings.inventory_file import Inventory, Located, read_inventory
+from pyinfra_deploy.settings.mutual_tls import differing_ports
 from pyinfra_deploy.settings.problems import Problem, SettingsError, gather
+from pyinfra_deploy.settings.remote_engines import engines_without_gateway, gateway_problems
 from pyinfra_deploy.settings.validation import OURS, Outcome, problem_at, validate
 from pyinfra_deploy.settings.variables import Merged, VarsFiles, merge
 from pyinfra_deploy.settings.vault import configuration
@@ -81,10 +83,14 @@ def load_fleet(inventory: Path | str, root: Path | None = None) -> Fleet:
     problems = [*_membership(read, name), *shared_storage_addresses(merged)]
     missing: list[Problem] = []
     hosts = _check_hosts(read, merged, root, problems, warnings, missing)
+    problems += differing_ports(hosts)
     if problems:
         raise SettingsError(problems)
     groups = {group: read.members(group) for group in read.groups}
-    return Fleet(name, hosts_file.parent, root, hosts, groups, list(gather(warnings)), missing)
+    fleet = Fleet(name, hosts_file.parent, root, hosts, groups, [], missing)
+    if wrong := gather(gateway_problems(fleet)):
+        raise SettingsError(wrong)
+    return replace(fleet, warnings=list(gather([*warnings, *engines_without_gateway(fleet)])))
 
 
 def refuse_missing(fleet: Fleet) -> None:
@@ -242,7 +248,7 @@ def _judge(
     if outcome.problems or outcome.settings is None:
         outcome.settings = None
         return outcome
-    outcome.warnings += doubts.about_settings(ours, outcome.settings, groups)
+    outcome.warnings += doubts.about_settings(ours, outcome.settings)
     outcome.warnings += doubts.dropped_keys(merged, outcome.settings)
     outcome.warnings += acceptance_doubts(ours, outcome.settings, hosts)
     return outcome

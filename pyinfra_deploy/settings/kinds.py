@@ -166,6 +166,9 @@ HostName = Annotated[
         _host_name,
     ),
 ]
+MailAddress = Annotated[
+    str, Words("a mail address, such as ops@example.com", r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+")
+]
 HostAddress = Annotated[
     str, Words("an IP address, such as 10.20.0.11", r"[0-9A-Fa-f.:]+", _host_address)
 ]
@@ -204,6 +207,9 @@ Revision = Annotated[
 ]
 ModelName = Annotated[
     str, Words("letters, digits and . _ - : / only", r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
+]
+ParameterName = Annotated[
+    str, Words("a name of letters, digits, _ and -", r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 ]
 VllmVersion = Annotated[
     str,

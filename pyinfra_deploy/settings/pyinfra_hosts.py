@@ -22,7 +22,9 @@ from pyinfra_deploy.settings.fleet import (
     refuse_missing,
 )
 from pyinfra_deploy.settings.interrupt import exit_as_interrupted
+from pyinfra_deploy.settings.mutual_tls import as_data, mutual_tls_of
 from pyinfra_deploy.settings.problems import Problem, SettingsError
+from pyinfra_deploy.settings.remote_engines import remote_engines
 from pyinfra_deploy.settings.schema import Settings
 from pyinfra_deploy.settings.secret import Secret, Unprinted
 from pyinfra_deploy.settings.sudo_password import keep_sudo_password_out_of_argv
@@ -142,6 +144,8 @@ def _data(fleet: Fleet, host: FleetHost) -> dict[str, Any]:
         "root": str(fleet.root),
         "host": host.name,
         "sharing": hosts_sharing(fleet, host),
+        "mutual_tls": as_data(mutual_tls_of(fleet, host)),
+        "engines": remote_engines(fleet, host),
     }
     return data
 

@@ -16,20 +16,17 @@ from pyinfra_deploy.settings.ansible_section import Ansible as Ansible
 from pyinfra_deploy.settings.ansible_section import Hooks as Hooks
 from pyinfra_deploy.settings.engine_section import Engine as Engine
 from pyinfra_deploy.settings.fan_out_section import FanOut as FanOut
+from pyinfra_deploy.settings.gateway_section import Gateway as Gateway
+from pyinfra_deploy.settings.gateway_section import RateLimit as RateLimit
+from pyinfra_deploy.settings.gateway_section import Tls as Tls
 from pyinfra_deploy.settings.kinds import (
-    AbsolutePath,
-    Burst,
     DataPath,
     FindingId,
     HostAddress,
-    HostName,
     HostPattern,
     ModelId,
     OneLine,
-    Origin,
     PackageName,
-    PerMinute,
-    Port,
     ProxyException,
     RepositoryPath,
     Revision,
@@ -221,68 +218,6 @@ class Model(Section):
     @classmethod
     def _without_slash(cls, value: str) -> str:
         return value.rstrip("/")
-
-
-class Tls(Section):
-    """The gateway's certificate."""
-
-    source: Literal["own_ca", "files"] = setting(
-        "own_ca",
-        "own_ca: a certificate of the inventory's own CA (inventories/NAME/ca.crt), made and "
-        "renewed by the deploy. files: yours, which lie on the host.",
-        "own_ca",
-    )
-    certificate: AbsolutePath | None = setting(
-        None,
-        "With source: files, the certificate on the host, intermediates after it.",
-        "/etc/ssl/llm/fullchain.pem",
-    )
-    key: AbsolutePath | None = setting(
-        None, "With source: files, its key on the host.", "/etc/ssl/llm/key.pem"
-    )
-
-
-class RateLimit(Section):
-    """Limits of each gateway host; beyond them clients get 429."""
-
-    ip_per_minute: PerMinute = setting(600, "Requests a minute from one address.", 600)
-    ip_burst: Burst = setting(120, "Requests beyond the rate that pass at once.", 120)
-    key_per_minute: PerMinute = setting(600, "Requests a minute with one API key.", 600)
-    key_burst: Burst = setting(120, "Requests beyond the rate that pass at once.", 120)
-
-
-class Gateway(Section):
-    """Nginx with TLS, API keys and limits in front of the engine."""
-
-    server_name: HostName = required(
-        "Host name clients use: of the vhost and in the certificate.", "llm.example.com"
-    )
-    https_port: Port = setting(443, "Port of the API.", 443)
-    http_port: Port = setting(80, "Port that only redirects to HTTPS.", 80)
-    tls: Tls = setting(Tls(), "The certificate.", {"source": "own_ca"})
-    rate_limit: RateLimit = setting(RateLimit(), "Limits.", {"ip_per_minute": 600})
-    cors_origins: Annotated[tuple[Origin, ...], LENIENT] = setting(
-        (), "Web pages that may call the API from a browser.", ["https://chat.example.com"]
-    )
-    read_timeout_seconds: Seconds = setting(
-        600,
-        "Longest silence of the engine within an answer: waiting in its queue and reading the "
-        "prompt, for an answer that is not streamed the whole of it.",
-        600,
-    )
-    max_body_mb: int = setting(
-        16, "Largest request, in MB; above it clients get 413.", 16, ge=1, le=1_024
-    )
-    create_first_key: bool = setting(
-        False,
-        "Make an API key on the first deploy and write it, mode 0600, on the control machine.",
-        False,
-    )
-    plaintext_ca_key: bool = setting(
-        False,
-        "Keep the key of the inventory's CA unencrypted (mode 0600). For a lab only.",
-        False,
-    )
 
 
 class Settings(Section):

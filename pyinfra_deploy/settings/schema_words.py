@@ -103,6 +103,8 @@ def _words(annotation: Any, metadata: list[Any]) -> str:
         return "a date as YYYY-MM-DD, without quotes"
     if bare is int:
         return "a whole number" + _limits(_marks(annotation, metadata))
+    if bare is float:
+        return "a number" + _limits(_marks(annotation, metadata))
     if bare is Secret:
         return "a secret: a !vault value or \"{{ lookup('env', 'NAME') }}\""
     if isinstance(bare, type) and issubclass(bare, Section):

@@ -13,6 +13,7 @@ BENCHES = {
     "converge": "tests.bench.converge",
     "fanout": "tests.bench.fanout",
     "fanout-loopback": "tests.bench.fanout_loopback",
+    "gateway": "tests.bench.gateway",
     "kv": "tests.bench.kv_estimate",
     "parts": "tests.bench.parts",
     "plan": "tests.bench.plan_hundred",

@@ -29,7 +29,7 @@ from lab.models.catalogue import make_missing
 from lab.plan import Host
 from pyinfra_deploy.deploys.artefacts import artefacts_for
 from pyinfra_deploy.operations import packing
-from pyinfra_deploy.planning import gateway_plan, host_plan, wanted
+from pyinfra_deploy.planning import gateway_plan, host_files, wanted
 from pyinfra_deploy.settings import load_fleet
 from tests.hosts import lab_session, pyinfra_run
 from tests.hosts.standin_inventory import NAME, Checkout
@@ -189,14 +189,14 @@ def ansible_variables(checkout: Checkout) -> dict[str, Any]:
     environments = lab_session.shell(NAMES[0], "ls -d /srv/llm/runtimes/*-* /srv/llm/tools/*-*")
     return {
         "packages": wanted.packages(GROUPS, settings, {"os": {}}),
-        "users": list(host_plan.service_users(GROUPS)),
+        "users": list(wanted.service_users(GROUPS)),
         "directories": [
             {"path": path, "mode": mode, "owner": owner, "group": group}
             for path, (mode, owner, group) in wanted.directories(settings.llm_root).items()
         ],
         "files": [
             {"path": file.path, "content": file.content, "mode": file.mode}
-            for file in host_plan.managed_files(GROUPS, settings, artefacts)
+            for file in host_files.managed_files(GROUPS, settings, artefacts)
         ],
         "program": {"path": "/srv/llm/bin/fleet-host", "src": str(program)},
         "environments": environments.split(),

@@ -19,7 +19,16 @@ def gateway_settings(**changes: Any) -> SimpleNamespace:
         "http_port": 80,
         "cors_origins": ["https://app.example.com"],
         "read_timeout_seconds": 600,
-        "max_body_mb": 1,
+        "mode": "direct",
+        "tokenize": False,
     }
+    auth = {
+        "url": None,
+        "ca_file": "/etc/ssl/certs/ca-certificates.crt",
+        "connect_timeout_seconds": 2,
+        "timeout_seconds": 3,
+        "resolvers": (),
+    }
+    settings["auth"] = SimpleNamespace(**(auth | changes.pop("auth", {})))
     settings["rate_limit"] = SimpleNamespace(**(limits | changes.pop("rate_limit", {})))
     return SimpleNamespace(**(settings | changes))

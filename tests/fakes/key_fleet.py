@@ -19,6 +19,9 @@ def gateway_host(name: str, address: str, **gateway: Any) -> Any:
         "server_name": "llm.example.com",
         "create_first_key": False,
         "plaintext_ca_key": False,
+        "mode": "full",
+        "tiers": (SimpleNamespace(name="default"),),
+        "default_tier": None,
     }
     return SimpleNamespace(
         name=name,
@@ -26,6 +29,12 @@ def gateway_host(name: str, address: str, **gateway: Any) -> Any:
         settings=SimpleNamespace(gateway=SimpleNamespace(**(settings | gateway))),
         connection={"ssh_hostname": address},
     )
+
+
+def fleet_at(directory: Path, name: str) -> Fleet:
+    """A fleet of one gateway whose CA's key lies there in plain text."""
+    host = gateway_host("gw1", "10.1.2.3", plaintext_ca_key=True)
+    return Fleet(name, directory, directory, {host.name: host}, {"gateway": [host.name]})
 
 
 @pytest.fixture(autouse=True)

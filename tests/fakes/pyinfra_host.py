@@ -23,7 +23,7 @@ from pyinfra.connectors.fake import FakeConnector
 from pyinfra.connectors.util import CommandOutput, OutputLine
 from pyinfra.context import ctx_host, ctx_state
 
-from pyinfra_deploy.operations import jobs, lease, program
+from pyinfra_deploy.operations import gateway_steps, jobs, lease, program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,6 +169,7 @@ def make_world(monkeypatch: pytest.MonkeyPatch, *names: str) -> PyinfraWorld:
         monkeypatch.setattr(module.gevent, "sleep", sleep)
         monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(lease, "_held", {})
+    monkeypatch.setattr(gateway_steps, "_former", {})
     return world
 
 

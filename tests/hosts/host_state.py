@@ -31,7 +31,9 @@ HARDENED = {
     "llm-verify@main.service",
     "llm-watch@main.service",
 }
-UNITS = ("llm-engine@main.service", "llm-gateway.service", "nginx.service")
+UNITS = (
+    "llm-engine@main.service", "llm-gateway.service", "llm-gateway.socket", "nginx.service",
+)  # fmt: skip
 
 
 def tree(host: str) -> dict[str, str]:

@@ -81,7 +81,7 @@ def test_first_deploy(fleet: Fleet, real_deploy: RealDeploy, say: Callable[[str]
     ran = real_deploy.end().done()
     say(f"the real vLLM's first deploy took {real_deploy.seconds:.0f} s, beside other tests")
     assert ran.finished(REAL)
-    ran.said("verify: stream:", "verify: burst:")
+    ran.said("verify: stream:", "verify: burst:", "verify: long prompt: {'status': 413")
     key = keyfile.first_key_path(fleet)
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert key.read_text().strip() not in ran.log

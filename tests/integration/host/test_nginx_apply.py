@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import nginx, nginx_process
+from fleet_host import nginx, nginx_process, snapshot
 from fleet_host.errors import HostError, SpecError
 
 if TYPE_CHECKING:
@@ -150,6 +150,30 @@ def test_it_starts_then_reloads_then_leaves_alone(site: Site) -> None:
     assert json.loads((site.root / "srv/llm/state/nginx.json").read_text())["loaded"] == (
         nginx.digest_of({site.path: site.text("two")})
     )
+
+
+def test_a_certificate_that_changed_on_disk_is_loaded_whoever_changed_it(site: Site) -> None:
+    """A run that died after installing it, an operator's own file: no text of ours differs."""
+    state = site.root / "srv/llm/state/nginx.json"
+
+    def plan_sees() -> str | None:
+        return snapshot.nginx_loaded(json.loads(state.read_text()))
+
+    request = site.request(site.text("one"))
+    nginx.apply(request)
+    assert plan_sees() == nginx.digest_of({site.path: site.text("one")})
+    with (site.root / "crt").open("a") as certificate:
+        certificate.write("\n")
+    assert plan_sees() == ""
+    assert nginx.apply(request)["reloaded"] is True
+    assert plan_sees() == nginx.digest_of({site.path: site.text("one")})
+    assert nginx.apply(request)["changed"] is False
+    # certbot's renewal has had it loaded itself.
+    with (site.root / "crt").open("a") as certificate:
+        certificate.write("\n")
+    nginx.certificates_reloaded()
+    assert plan_sees() != ""
+    assert nginx.apply(request)["changed"] is False
 
 
 def test_it_comes_back_at_each_boot(site: Site) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from pyinfra_deploy.keys.keyfile import new_key, to_document
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.integration.nginx.full_mode import FullGateway
     from tests.integration.nginx.running import Gateway
 
 
@@ -54,6 +56,7 @@ def prefix(nginx: str) -> Iterator[Path]:
 def start_gateway(
     prefix: Path, key: tuple[str, dict[str, Any]]
 ) -> Iterator[Callable[..., Gateway]]:
+    from tests.integration.nginx.full_mode import FullGateway
     from tests.integration.nginx.running import Gateway
 
     running: list[Gateway] = []
@@ -63,14 +66,16 @@ def start_gateway(
         directory.mkdir()
         for name in ("tls.crt", "tls.key"):
             shutil.copy(prefix / name, directory)
-        running.append(Gateway(directory, key[1], **settings))
+        kind = FullGateway if settings.get("mode") == "full" else Gateway
+        running.append(kind(directory, key[1], **settings))
         running[-1].replacements = replacements or {}
         running[-1].start()
         return running[-1]
 
     yield start
-    for gateway in running:
-        gateway.stop()
+    # Each waits for processes that end.
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda gateway: gateway.stop(), running))
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +84,19 @@ def gateway(start_gateway: Callable[..., Gateway]) -> Gateway:
     return start_gateway()
 
 
-def write_certificate(directory: Path) -> None:
+@pytest.fixture(scope="module")
+def full_gateway(start_gateway: Callable[..., Gateway]) -> FullGateway:
+    """The same in mode full."""
+    from tests.integration.nginx.full_mode import FullGateway
+
+    started = start_gateway(mode="full")
+    assert isinstance(started, FullGateway)
+    return started
+
+
+def write_certificate(directory: Path, host: str = "llm.example.com") -> None:
     private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "llm.example.com")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -91,9 +106,7 @@ def write_certificate(directory: Path) -> None:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now)
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName("llm.example.com")]), critical=False
-        )
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(private, hashes.SHA256())
     )

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from pyinfra_deploy.planning.nginx import NginxHost, parse_nginx_build, render
+from pyinfra_deploy.planning.nginx import NginxHost, render
+from pyinfra_deploy.planning.nginx_build import parse_nginx_build
 from tests.fakes.gateway_settings import gateway_settings
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class Gateway:
         self.keys_file = directory / "keys.json"
         self.keys_file.write_text(json.dumps(keys))
         self.drain_flag = directory / "drain"
+        self.name_servers: tuple[str, ...] = ()
         self.settings = gateway_settings(
             https_port=self.https_port, http_port=self.http_port, **settings
         )
@@ -199,9 +201,12 @@ class Gateway:
             openssl_version=openssl,
             engine_socket=str(self.engine.path),
             auth_socket=str(self.directory / "auth.sock"),
+            service_socket=str(self.directory / "auth.sock"),
+            name_servers=self.name_servers,
             certificate=str(self.directory / "tls.crt"),
             certificate_key=str(self.directory / "tls.key"),
             drain_flag=str(self.drain_flag),
+            max_body_mb=1,
             access_log=str(self.access_log),
             error_log=str(self.error_log),
             ipv6=has_ipv6(),
@@ -221,11 +226,15 @@ class Gateway:
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": str(ROOT / "gateway"),
                 "LLM_GATEWAY_KEYS": f"{self.keys_file}:{self.directory / 'verify-key.json'}",
+                **self.service_environment(),
             },
             stderr=(self.directory / "auth.log").open("ab"),
         )
         # The socket is there before it listens.
         wait_until(lambda: _accepts(path), "the auth service")
+
+    def service_environment(self) -> dict[str, str]:
+        return {}
 
     def stop_auth(self, how: signal.Signals = signal.SIGTERM) -> None:
         assert self._auth is not None
@@ -271,16 +280,18 @@ class Gateway:
             response.begin()
             return Answer(response.status, response.getheaders(), response.read())
 
-    def stream(self, headers: dict[str, str]) -> Iterator[tuple[float, bytes]]:
+    def stream(
+        self, headers: dict[str, str], body: bytes = b'{"stream": true}'
+    ) -> Iterator[tuple[float, bytes]]:
         """A streamed completion: when it was here (monotonic) and a line, for each event."""
         connection = http.client.HTTPSConnection(
             "127.0.0.1", self.https_port, timeout=20, context=tls()
         )
         try:
-            connection.request("POST", "/v1/chat/completions", b'{"stream": true}', headers)
+            connection.request("POST", "/v1/chat/completions", body, headers)
             response = connection.getresponse()
             assert response.status == 200
-            assert response.getheader("Content-Type") == "text/event-stream"
+            assert response.getheader("Content-Type", "").startswith("text/event-stream")
             for line in response:
                 if line.strip():
                     yield time.monotonic(), line.strip()
@@ -303,7 +314,8 @@ def _connects(port: int) -> bool:
 
 
 def tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
+    # Not create_default_context(), which reads the machine's authorities each time.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
@@ -316,7 +328,9 @@ def on_loopback(configuration: str) -> str:
     return text.replace("listen [::]:", "listen [::1]:")
 
 
-def write_configuration(directory: Path, configuration: str, extra: str = "") -> None:
+def write_configuration(
+    directory: Path, configuration: str, extra: str = "", connections: int = 256
+) -> None:
     """A main file as small as it can be, around the file under test (and another one)."""
     (directory / "llm-gateway.conf").write_text(configuration)
     (directory / "other.conf").write_text(extra)
@@ -331,7 +345,7 @@ worker_processes 1;
 daemon off;
 pid {directory}/nginx.pid;
 error_log {directory}/error.log info;
-events {{ worker_connections 256; }}
+events {{ worker_connections {connections}; }}
 http {{
 {paths}
 types {{ text/html html; }}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pyinfra_deploy.deploys import artefacts
-from pyinfra_deploy.settings.schema import Runtime, Settings
+from pyinfra_deploy.settings.schema import Gateway, Runtime, Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,15 +24,28 @@ RUNTIMES = {
 }
 
 
+# Of gateway.mode, and the service with a network of its own.
+SHAPES: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
+    "full": ({}, ()),
+    "direct": ({"mode": "direct"}, ()),
+    "full, with other hosts": ({}, ({"host": "gpu01"},)),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("device", RUNTIMES)
-def test_the_exposure_is_at_most_two(device: str, tmp_path: Path) -> None:
+def test_the_exposure_is_at_most_two(device: str, shape: str, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian package systemd)")
-    units = artefacts.units_of(RUNTIMES[device])
+    gateway, engines = SHAPES[shape]
+    settings = RUNTIMES[device].model_copy(
+        update={"gateway": Gateway(server_name="llm.example.com", **gateway)}
+    )
+    units = artefacts.units_of(settings, engines)
     paths = []
     for name, unit in units.items():
         if not name.endswith(".service"):
-            continue  # a timer runs nothing itself
+            continue  # a timer or a socket runs nothing itself
         path = tmp_path / name.replace("@.", "@main.")
         path.write_text(unit.content)
         paths.append(path)

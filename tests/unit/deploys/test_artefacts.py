@@ -45,7 +45,8 @@ def test_every_unit_renders_whole(device: str) -> None:
         assert unit.path == f"/etc/systemd/system/{name}"
         assert (unit.mode, unit.owner, unit.group) == ("0644", "root", "root")
         assert not re.search(r"\{\{|\}\}|\{%|%\}|=None$|Undefined", unit.content, re.MULTILINE)
-        for section in ("[Unit]", "[Timer]" if name.endswith(".timer") else "[Service]"):
+        kind = {"timer": "[Timer]", "socket": "[Socket]"}.get(name.rpartition(".")[2], "[Service]")
+        for section in ("[Unit]", kind):
             assert unit.content.count(section) == 1
         for line in unit.content.splitlines():
             assert re.fullmatch(r"|\[\w+\]|[#;].*|[A-Z]\w*=.*|[ \t]+\S.*", line), line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import random
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,16 @@ def test_what_the_control_side_writes_is_read() -> None:
     assert [key.id for key in parsed.keys] == [CREATED.record.id, FOREVER.record.id]
     assert parsed.keys[0].expires == NOW + timedelta(days=1)
     assert parsed.keys[1].expires is None
+
+
+def test_limits_of_a_key_are_read_and_may_be_left_out() -> None:
+    limits = {"tier": "batch", "models": ["a", "b"], "requests_per_minute": 5}
+    document = json.loads(json.dumps(DOCUMENT))
+    document["keys"][0] |= limits | {"tokens_per_minute": None}
+    limited, free = parse_key_file(json.dumps(document).encode()).keys
+    assert (limited.tier, limited.models) == ("batch", frozenset({"a", "b"}))
+    assert (limited.requests_per_minute, limited.tokens_per_minute) == (5, None)
+    assert (free.tier, free.models, free.requests_per_minute) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +95,14 @@ def change(path: list[Any], value: Any) -> bytes:
         (change(["keys", 1, "created"], "2026-01-31T09:00:00"), r"keys\[1\].created"),
         (change(["keys", 1, "expires"], "tomorrow"), r"keys\[1\].expires"),
         (change(["keys", 1, "expires"], 0), r"keys\[1\].expires"),
+        (change(["keys", 1, "tier"], 1), r"keys\[1\].tier"),
+        (change(["keys", 1, "tier"], ""), r"keys\[1\].tier"),
+        (change(["keys", 1, "models"], []), r"keys\[1\].models"),
+        (change(["keys", 1, "models"], "m"), r"keys\[1\].models"),
+        (change(["keys", 1, "models"], [1]), r"keys\[1\].models"),
+        (change(["keys", 1, "requests_per_minute"], 0), r"keys\[1\].requests_per_minute"),
+        (change(["keys", 1, "requests_per_minute"], True), r"keys\[1\].requests_per_minute"),
+        (change(["keys", 1, "tokens_per_minute"], 1.5), r"keys\[1\].tokens_per_minute"),
     ],
 )
 def test_a_file_that_is_not_understood_is_refused(content: bytes, said: str) -> None:
@@ -142,6 +161,27 @@ def test_exactly_one_bearer_key_is_taken(
     headers: list[tuple[bytes, bytes]], expected: str | None
 ) -> None:
     assert bearer_key(headers) == expected
+
+
+def test_keys_are_compared_in_constant_time_known_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`==` ends at the first byte that differs, and tells by its time how many were right."""
+    compared: list[tuple[Any, Any]] = []
+    real = hmac.compare_digest
+
+    def compare(one: Any, other: Any) -> bool:
+        compared.append((one, other))
+        # What does not go by this answer compares in some other way.
+        return not real(one, other)
+
+    monkeypatch.setattr("llm_gateway.keys.hmac.compare_digest", compare)
+    known = keys()
+    stranger = keyfile.new_key("x", NOW, None).plaintext
+    wrong = FOREVER.plaintext[:-4] + "AAAA"
+    assert find_key(known, FOREVER.plaintext, NOW) is None
+    assert find_key(known, wrong, NOW) is not None
+    assert find_key(known, stranger, NOW) is None
+    assert len(compared) == 3
+    assert {len(side) for pair in compared for side in pair} == {32}
 
 
 def test_random_headers_neither_raise_nor_pass() -> None:

@@ -28,6 +28,11 @@ TWO = keyfile.new_key("two ü", NOW, None)
 OLD = keyfile.new_key("old", NOW - timedelta(days=9), NOW - timedelta(seconds=1))
 
 
+def test_what_is_written_is_looked_at_twice_a_second() -> None:
+    """ "In force within a second": the tests below step the clock by this interval."""
+    assert CHECK_INTERVAL_SECONDS <= 0.5
+
+
 class Clock:
     now = 0.0
 

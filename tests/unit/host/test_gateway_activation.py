@@ -86,8 +86,9 @@ def refused(name: str) -> HostError:
 
 def test_it_is_linked_enabled_and_restarted(service: Service, host: FakeHost) -> None:
     service.healthy = {"one", "two"}
-    assert activate("one") == {"environment": "one", "previous": None}
-    assert activate("two") == {"environment": "two", "previous": "one"}
+    started = {"handed_over": False, "former": None}
+    assert activate("one") == {"environment": "one", "previous": None, **started}
+    assert activate("two") == {"environment": "two", "previous": "one", **started}
     assert gateway.linked() == "two"
     assert service.calls[:3] == [
         f"enable --quiet {UNIT}", f"reset-failed {UNIT}", f"restart {UNIT}",

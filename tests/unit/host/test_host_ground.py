@@ -146,7 +146,9 @@ def test_a_malformed_file_is_refused_before_any_is_written(
 
 def test_facts_are_those_of_the_snapshot(host: FakeHost) -> None:
     found = ground.facts({})
-    assert {"id", "version_id", "nginx", "nginx_openssl", "ipv6", "pythons"} <= set(found)
+    assert {"id", "version_id", "nginx", "nginx_openssl", "ipv6", "name_servers", "pythons"} <= set(
+        found
+    )
 
 
 class TestCredential:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _own_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test need not be root: the group of the socket's users is not on this machine."""
-    monkeypatch.setattr(keys, "_reader_gid", os.getgid)
+    monkeypatch.setattr(keys, "reader_gid", os.getgid)
 
 
 def entry(identity: str = "abcdefgh", digest: str = "0" * 64) -> dict[str, Any]:
@@ -66,6 +66,14 @@ def test_the_gateway_reads_what_is_pushed_and_knows_the_host_s_own_key(host: Fak
     known = {key.id: key for key in parsed.keys}
     assert gateway.find_key(known, own, datetime.now(UTC)) is not None
     assert gateway.find_key(known, verify.WRONG_KEY, datetime.now(UTC)) is None
+
+
+def test_limits_pass_to_the_gateway(host: FakeHost) -> None:
+    limits = {"tier": "batch", "models": ["m"], "requests_per_minute": 5, "tokens_per_minute": 7}
+    keys.push({"serial": 1, "keys": [entry() | limits]})
+    (key,) = gateway.parse_key_file(keys.keys_path().read_bytes()).keys
+    assert (key.tier, key.models) == ("batch", frozenset({"m"}))
+    assert (key.requests_per_minute, key.tokens_per_minute) == (5, 7)
 
 
 def test_a_lost_digest_of_the_own_key_is_mended(host: FakeHost) -> None:

@@ -26,6 +26,9 @@ def render(name: str, device: str = "cpu") -> str:
         drain_seconds=120,
         engine_user="llm",
         gateway_user="llm-gateway",
+        engine_name="main",
+        gateway_shape="full",
+        gateway_stop_seconds=120,
         socket_group="llm-http",
     )
 

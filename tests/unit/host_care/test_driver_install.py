@@ -9,7 +9,7 @@ import pytest
 
 from pyinfra_deploy.deploys.session import snapshot_request
 from pyinfra_deploy.facts.hardware import DriverFailure, Hardware, PciGpu
-from pyinfra_deploy.planning import driver_install, host_plan
+from pyinfra_deploy.planning import driver_install, host_files, host_plan
 from pyinfra_deploy.planning.driver_install import DEFAULT_PACKAGES, DriverStep, plan_driver
 from pyinfra_deploy.planning.foresight import Foresight, KnownModel, foresee
 from tests.unit.planning import worlds
@@ -215,7 +215,7 @@ def test_on_a_bare_host_too() -> None:
     assert plan.driver is not None
     assert (plan.driver.live, plan.serving) == (None, False)
     assert {file.path for file in plan.files} == {
-        host_plan.SYSUSERS, host_plan.TMPFILES, driver_install.UNIT_PATH,
+        host_files.SYSUSERS, host_files.TMPFILES, driver_install.UNIT_PATH,
     }  # fmt: skip
     others = (plan.tools, plan.runtime, plan.pull, plan.go_live, plan.nginx, plan.map_count)
     assert not any(others)

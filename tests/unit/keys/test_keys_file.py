@@ -7,10 +7,12 @@ import multiprocessing
 import os
 import re
 import stat
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from llm_gateway import keys as gateway
 
 from pyinfra_deploy.keys import durable, keyfile
 from pyinfra_deploy.keys.errors import KeysError
@@ -180,6 +182,79 @@ def test_a_failed_write_keeps_the_old_file(path: Path, monkeypatch: pytest.Monke
         keyfile.create(path, "two")
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == ["keys.json"]
+
+
+LIMITS = keyfile.Limits("batch", ("org/model", "short"), 60, 100_000)
+
+
+def test_limits_of_a_key_come_back_and_the_gateway_reads_them(path: Path) -> None:
+    limited = keyfile.create(path, "limited", limits=LIMITS).record
+    free = keyfile.create(path, "free").record
+    assert keyfile.read(path).keys == (limited, free)
+    document = json.loads(path.read_bytes())
+    assert document["keys"][0]["models"] == ["org/model", "short"]
+    assert set(document["keys"][1]) == {"id", "name", "sha256", "created", "expires"}
+    first, second = gateway.parse_key_file(path.read_bytes()).keys
+    assert (first.tier, first.models) == ("batch", frozenset({"org/model", "short"}))
+    assert (first.requests_per_minute, first.tokens_per_minute) == (60, 100_000)
+    assert (second.tier, second.models, second.tokens_per_minute) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        keyfile.Limits(tier=""),
+        keyfile.Limits(tier="a\nb"),
+        keyfile.Limits(models=()),
+        keyfile.Limits(requests_per_minute=0),
+        keyfile.Limits(tokens_per_minute=True),
+    ],
+)
+def test_a_limit_that_no_host_would_read_is_not_written(path: Path, limits: keyfile.Limits) -> None:
+    with pytest.raises(KeysError, match="cannot create the key"):
+        keyfile.create(path, "x", limits=limits)
+    assert not path.exists()
+
+
+def test_rotating_keeps_name_and_limits_and_gives_the_old_key_an_end(path: Path) -> None:
+    old = keyfile.create(path, "chat", limits=LIMITS)
+    keep = datetime.now(UTC) + timedelta(days=7)
+    created, former = keyfile.rotate(path, "chat", keep)
+    assert keyfile.read(path) == keyfile.KeyFile(2, (former, created.record))
+    assert (former.id, former.sha256) == (old.record.id, old.record.sha256)
+    assert (former.expires, former.name) == (keyfile.format_time(keep), f"chat (old {former.id})")
+    assert created.record.name == "chat"
+    assert created.record.models == LIMITS.models
+    assert created.plaintext != old.plaintext
+    keys = {key.id: key for key in gateway.parse_key_file(path.read_bytes()).keys}
+    for plaintext, later in ((old.plaintext, False), (created.plaintext, True)):
+        assert gateway.find_key(keys, plaintext, datetime.now(UTC))
+        after = datetime.now(UTC) + timedelta(days=8)
+        assert bool(gateway.find_key(keys, plaintext, after)) == later
+
+
+def test_rotating_again_and_again_and_a_long_name(path: Path) -> None:
+    keyfile.create(path, "x" * 64)
+    for _ in range(3):
+        keyfile.rotate(path, "x" * 64, datetime.now(UTC) + timedelta(days=1))
+    assert len(keyfile.read(path).keys) == 4
+    assert len(gateway.parse_key_file(path.read_bytes()).keys) == 4
+
+
+def test_a_key_that_expires_is_not_prolonged_by_rotating(path: Path) -> None:
+    ends = datetime.now(UTC) + timedelta(days=3)
+    keyfile.create(path, "chat", ends)
+    created, former = keyfile.rotate(path, "chat", datetime.now(UTC) + timedelta(days=7))
+    assert created.record.expires == former.expires == keyfile.format_time(ends)
+
+
+def test_what_cannot_be_rotated(path: Path) -> None:
+    keyfile.create(path, "chat", datetime.now(UTC) + timedelta(seconds=0.01))
+    with pytest.raises(KeysError, match="cannot rotate 'nobody'"):
+        keyfile.rotate(path, "nobody", datetime.now(UTC))
+    time.sleep(0.02)
+    with pytest.raises(KeysError, match="it expired on"):
+        keyfile.rotate(path, "chat", datetime.now(UTC))
 
 
 class TestFirstKey:

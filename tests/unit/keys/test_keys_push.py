@@ -106,6 +106,42 @@ class TestCommands:
         assert key[3:11] in listing
         assert key[11:] not in listing
 
+    def test_one_key_with_what_is_in_force_for_it(
+        self, fleet: Fleet, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = keyfile.keys_path(fleet)
+        limits = keyfile.Limits("gold", ("m",), requests_per_minute=60)
+        made = keyfile.create(path, "chat", limits=limits)
+        assert self.run("keys", "show", "prod", "chat") == 0
+        shown = capsys.readouterr().out
+        assert "default (the default; gateway.tiers has no gold)" in shown
+        assert "60 per minute" in shown
+        assert "models:   m" in shown
+        assert made.plaintext[11:] not in shown
+        assert self.run("keys", "show", "prod", made.record.id, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["tier"] == "gold"
+        assert self.run("keys", "show", "prod", "nobody") == 1
+        assert "cannot show" in capsys.readouterr().err
+
+    def test_a_tier_that_no_gateway_has_is_said(
+        self, fleet: Fleet, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        arguments = ("keys", "create", "prod", "chat", "--no-push", "--tier")
+        assert self.run(*arguments, "gold") == 0
+        assert "gateway.tiers has no gold" in capsys.readouterr().err
+
+    def test_limits_that_a_gateway_does_not_heed_are_said(
+        self, fleet: Fleet, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.run("keys", "create", "prod", "a", "--no-push", "--model", "m") == 0
+        assert "COUNT FOR NOTHING" not in capsys.readouterr().err
+        gateway: Any = fleet.hosts["gw1"].settings.gateway
+        gateway.mode = "direct"
+        assert self.run("keys", "create", "prod", "b", "--no-push") == 0
+        assert "COUNT FOR NOTHING" not in capsys.readouterr().err
+        assert self.run("keys", "create", "prod", "c", "--no-push", "--tier", "t") == 0
+        assert "COUNT FOR NOTHING on gw1" in capsys.readouterr().err
+
     def test_to_a_file_only_the_path_is_printed(
         self, fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

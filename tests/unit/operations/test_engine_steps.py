@@ -71,8 +71,10 @@ def test_a_release_is_staged_bound_and_switched_to(world: PyinfraWorld) -> None:
         "release bind",
         "job start",
         "job status",
+        # The service's configuration has the model's length in it: before the next host's turn.
+        "gateway activate",
     ]
-    _, stage, bind, start, _ = [sent.spec for sent in world.script.sent]
+    _, stage, bind, start, _, _ = [sent.spec for sent in world.script.sent]
     assert plan.release is not None
     identity = plan.release.id_with(worlds.MODEL_DIGEST)
     assert stage == {
@@ -173,7 +175,9 @@ def test_a_verification_is_part_of_the_go_live(world: PyinfraWorld) -> None:
         "server_name": "llm.example.com",
         "model": "Qwen/Qwen3-32B",
         "engine": "main",
-        "burst": {"requests": 160},
+        "burst": {"requests": 160, "limits": [[600, 120], [600, 120]]},
+        "vhost": {"cors_origin": None, "max_body_mb": 16},
+        "full": {"counts_tokens": True, "max_body_bytes": 16 << 20},
     }
     assert gate.closed_by(world.state) == "@fake/gpu01"
 

@@ -54,6 +54,28 @@ def test_a_key_file_that_cannot_be_read_fails_the_host_in_words(
     assert world.script.sent == []
 
 
+def test_the_service_gets_what_the_plan_wants(world: PyinfraWorld) -> None:
+    plan = plan_of(stop_seconds=40)
+    assert world.run(gateway_steps.activate_service, plan=plan)
+    (sent,) = world.script.sent
+    assert world.script.commands() == ["gateway activate"]
+    assert sent.spec == {
+        "environment": plan.gateway_name,
+        "unit": "llm-gateway.service",
+        "shape": "full",
+        "configuration": plan.gateway_text,
+        "stop_seconds": 40,
+    }
+    world.script.says("gateway activate", refusal("it did not become ready"))
+    assert not world.run(gateway_steps.activate_service, plan=plan)
+
+
+def test_in_mode_direct_there_is_no_configuration(world: PyinfraWorld) -> None:
+    assert world.run(gateway_steps.activate_service, plan=plan_of(mode="direct"))
+    (sent,) = world.script.sent
+    assert (sent.spec["shape"], sent.spec["configuration"]) == ("direct", None)
+
+
 def issue(world: PyinfraWorld, requests: list[str]) -> bool:
     def sign(request: str) -> tuple[str, str]:
         requests.append(request)
@@ -127,7 +149,7 @@ def test_nginx_is_configured_for_the_version_that_is_there_by_now(
     text = spec["files"][nginx.CONFIGURATION]
     assert ("ssl http2 default_server" in text) is parameter
     assert "[::]" not in text
-    assert spec["remove"] == [nginx.STOCK_SITE]
+    assert spec["remove"] == [nginx.DOOR_CONFIGURATION, nginx.STOCK_SITE]
     assert spec["probe"]["port"] == 8443
     assert spec["probe"]["server_name"] == "llm.example.com"
     # A new certificate has the same name: Nginx reads it only when it is told to.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from pyinfra_deploy.operations import (
     engine_steps,
     gate,
+    gateway_steps,
     go_live,
     lease,
     packing,
@@ -25,9 +27,10 @@ from tests.unit.operations.test_engine_steps import NEW, jobs_end, plan_of
 from tests.unit.planning import worlds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from pyinfra_deploy.planning.hold import Hold
     from tests.fakes.pyinfra_host import PyinfraWorld
 
 PARENT = {"owner": "ada@desk", "machine": "desk:m:b", "run": "p1", "pid": 7, "pid_start": 9}
@@ -152,15 +155,27 @@ def test_a_last_verification_leads_back_too(world: PyinfraWorld, told: Path) -> 
     assert said(told)["back_to"] == "r1"
 
 
-def roll_back(world: PyinfraWorld, verification: Any = None, *, switch: bool = True) -> bool:
+def no_text(_held: Hold | None) -> str | None:
+    """The gateway service's configuration, in mode direct."""
+    return None
+
+
+def roll_back(
+    world: PyinfraWorld,
+    verification: Any = None,
+    *,
+    switch: bool = True,
+    gateway_text: Callable[[Hold | None], str | None] = no_text,
+) -> bool:
     target = {"kept": "r1", "rejected": ["r2"], "who": "ada", "why": "slow", "switch": switch}
-    world.script.says("hold begin", {"hold": {"served_model_name": "old"}})
+    world.script.says("hold begin", {"hold": {"kept": "r1", "served_model_name": "old"}})
     world.script.says("version", {"program": packing.host_program_digest()})
     return world.run(
         rollback_steps.roll_back,
         settings=worlds.settings_with(),
         target=target,
         verification=verification,
+        gateway_text=gateway_text,
     )
 
 
@@ -209,7 +224,9 @@ def test_a_release_that_is_not_there_is_told(world: PyinfraWorld, told: Path) ->
     world.script.says("hold begin", refusal("release r1 of engine main is not on this host"))
     target = {"kept": "r1", "rejected": [], "who": "ada", "why": "x", "switch": True}
     settings = worlds.settings_with()
-    arguments: dict[str, Any] = {"settings": settings, "target": target, "verification": None}
+    arguments: dict[str, Any] = {
+        "settings": settings, "target": target, "verification": None, "gateway_text": no_text,
+    }  # fmt: skip
     assert not world.run(rollback_steps.roll_back, **arguments)
     assert "is not on this host" in said(told)["error"]["what"]
 
@@ -222,8 +239,141 @@ def test_a_host_with_an_older_program_gets_this_checkouts(world: PyinfraWorld, t
     target = {"kept": "r1", "rejected": [], "who": "ada", "why": "x", "switch": False}
     arguments: dict[str, Any] = {
         "settings": worlds.settings_with(), "target": target, "verification": None,
+        "gateway_text": no_text,
     }  # fmt: skip
     world.run(rollback_steps.roll_back, **arguments)
     installing = world.script.sent[1].command
     assert "lease acquire" in installing
     assert "mv -f" in installing
+
+
+WAS, ASKED = '{"a": "of the release before"}', '{"a": "of the settings"}'
+TAKEN_UP = {"changed": True, "former": WAS}
+
+
+def configurations(world: PyinfraWorld) -> list[Any]:
+    """What the gateway service was to be configured with, in order."""
+    return [
+        sent.spec["configuration"]
+        for sent in world.script.sent
+        if sent.command.endswith(("gateway configure", "gateway activate"))
+    ]
+
+
+def text_of(held: Hold | None) -> str | None:
+    return f'{{"a": "{held.served_model_name}"}}' if held is not None else ASKED
+
+
+HELD = '{"a": "old"}'
+
+
+def test_a_rollback_gives_the_gateway_what_is_held(world: PyinfraWorld, told: Path) -> None:
+    jobs_end(world, {"state": "done", "result": {"release": "r1", "from": "r2"}})
+    world.script.says("gateway configure", TAKEN_UP)
+    assert roll_back(world, {"model": "new"}, gateway_text=text_of)
+    commands = world.script.commands()
+    # The release serves by then, and clients have not been asked yet.
+    assert commands[-3:] == ["job status", "gateway configure", "verify"]
+    assert configurations(world) == [HELD]
+    sent = next(one for one in world.script.sent if one.command.endswith("gateway configure"))
+    assert sent.spec == {
+        "unit": "llm-gateway.service", "configuration": HELD, "stop_seconds": 120,
+    }  # fmt: skip
+
+
+def test_a_rollback_that_was_killed_before_that_is_run_again(
+    world: PyinfraWorld, told: Path
+) -> None:
+    """The host runs it by then, and its gateway has the name of what it ran before."""
+    world.script.says("gateway configure", TAKEN_UP)
+    assert roll_back(world, switch=False, gateway_text=text_of)
+    assert world.script.commands()[-2:] == ["hold begin", "gateway configure"]
+    assert configurations(world) == [HELD]
+    assert said(told)["result"] == {"release": "r1", "changed": False}
+    world.script.says("gateway configure", refusal("no"))
+    assert not roll_back(world, switch=False, gateway_text=text_of)
+
+
+def test_a_gateway_that_does_not_take_it_up_undoes_the_rollback(
+    world: PyinfraWorld, told: Path
+) -> None:
+    jobs_end(world, {"state": "done", "result": {"release": "r1", "from": "r2"}}, {"state": "done"})
+    world.script.says("gateway configure", refusal("it refuses its configuration"))
+    assert not roll_back(world, {"model": "new"}, gateway_text=text_of)
+    commands = world.script.commands()
+    assert commands[commands.index("gateway configure") + 1 :] == [
+        "hold end", "job start", "job status",
+    ]  # fmt: skip
+    # The host itself has taken it back: nothing is to be restored.
+    assert configurations(world) == [HELD]
+    assert said(told)["back_to"] == "r2"
+    assert "the gateway service did not take it up" in said(told)["error"]["what"]
+
+
+def test_a_rollback_that_is_undone_gives_the_gateway_back_what_it_had(
+    world: PyinfraWorld, told: Path
+) -> None:
+    jobs_end(world, {"state": "done", "result": {"release": "r1", "from": "r2"}}, {"state": "done"})
+    world.script.says("gateway configure", TAKEN_UP, {"changed": True, "former": HELD})
+    world.script.says("verify", refusal("no"))
+    assert not roll_back(world, {"model": "new"}, gateway_text=text_of)
+    assert configurations(world) == [HELD, WAS]
+    commands = world.script.commands()
+    assert commands[commands.index("verify") :] == [
+        "verify", "hold end", "job start", "job status", "gateway configure",
+    ]  # fmt: skip
+    assert said(told)["back_to"] == "r2"
+
+
+def test_the_way_back_of_a_go_live_gives_the_gateway_back_what_it_had(
+    world: PyinfraWorld, told: Path
+) -> None:
+    world.script.says("gateway activate", {"environment": "x", "former": WAS})
+    verified_badly(world, WENT_LIVE, {"state": "done", "result": {"release": "r1"}})
+    assert configurations(world) == [plan_of(engine=NEW).gateway_text, WAS]
+    assert world.script.commands()[-1] == "gateway configure"
+    assert said(told)["back_to"] == "r1"
+
+
+def test_a_last_verification_gives_the_gateway_back_what_it_had(
+    world: PyinfraWorld, told: Path
+) -> None:
+    """Where the gateway is a step of its own, as with another environment."""
+    jobs_end(world, WENT_LIVE, {"state": "done", "result": {"release": "r1"}})
+    world.script.says("gateway activate", {"environment": "x", "former": WAS})
+    plan = replace(plan_of(engine=NEW), gateway_activate="another environment")
+    assert not plan.gateway_at_go_live
+    assert world.run(engine_steps.go_live, plan=plan, verification=None)
+    assert configurations(world) == []
+    assert world.run(gateway_steps.activate_service, plan=plan)
+    world.script.says("verify", refusal("no"))
+    arguments: dict[str, Any] = {"plan": plan, "verification": {}}
+    assert not world.run(service_checks.verify_service, **arguments)
+    assert configurations(world) == [plan.gateway_text, WAS]
+    assert said(told)["back_to"] == "r1"
+
+
+def test_a_gateway_that_does_not_come_back_is_told(world: PyinfraWorld, told: Path) -> None:
+    world.script.says("gateway activate", {"environment": "x", "former": WAS})
+    world.script.says("gateway configure", refusal("it did not become ready"))
+    verified_badly(world, WENT_LIVE, {"state": "done", "result": {"release": "r1"}})
+    assert said(told)["back_to"] is None
+    assert "r1 serves again, and the gateway service is not" in said(told)["error"]["why"]
+
+
+def test_an_engine_that_does_not_come_back_leaves_the_gateway(
+    world: PyinfraWorld, told: Path
+) -> None:
+    """It names what serves, or is to be mended by the next deploy."""
+    world.script.says("gateway activate", {"environment": "x", "former": WAS})
+    verified_badly(world, WENT_LIVE, {"state": "failed", "error": {"what": "no"}})
+    assert len(configurations(world)) == 1
+
+
+def test_a_gateway_that_was_not_given_another_is_left_alone(
+    world: PyinfraWorld, told: Path
+) -> None:
+    text = plan_of(engine=NEW).gateway_text
+    world.script.says("gateway activate", {"environment": "x", "former": text})
+    verified_badly(world, WENT_LIVE, {"state": "done", "result": {"release": "r1"}})
+    assert len(configurations(world)) == 1

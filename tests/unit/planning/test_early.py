@@ -25,6 +25,9 @@ def test_a_model_is_pulled_while_the_host_waits() -> None:
     assert plan.pull is not None
     assert built_early(plan)
     assert built_early(replace(plan, ended_run="ada"))
+    # The gateway is told the new model's name with the go-live.
+    assert plan.gateway_activate
+    assert plan.gateway_at_go_live
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,7 @@ def test_a_model_is_pulled_while_the_host_waits() -> None:
         {"base": True},
         {"map_count": 1_048_576},
         {"nginx": "it differs"},
+        {"gateway_activate": "another environment"},
         {"serving": False},
         {"pull": None},
     ],

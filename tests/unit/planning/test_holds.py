@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pyinfra_deploy.deploys.verify import verification_for
-from pyinfra_deploy.planning import host_plan
+from pyinfra_deploy.planning import gateway_config, host_plan
+from pyinfra_deploy.planning.gateway_plan import CONFIGURATION_DIFFERS
+from pyinfra_deploy.planning.hold import read_hold
+from pyinfra_deploy.planning.release import digest_of_text
 from tests.unit.planning import worlds
 
 if TYPE_CHECKING:
     from pyinfra_deploy.planning.host_plan import HostPlan
+    from pyinfra_deploy.settings.schema import Settings
 
 OLD, NEW = {"max-model-len": 8192}, {"max-model-len": 4096}
 
 
-def planned(hold: Any, args: dict[str, Any] = NEW, **engine: Any) -> HostPlan:
-    """A host that runs the release of OLD, with settings that ask for that of `args`."""
-    before = worlds.settings_with({"engine": {"args": {"=": OLD}}})
-    after = worlds.settings_with({"engine": {"args": {"=": args}}})
+def settings_of(args: dict[str, Any]) -> Settings:
+    return worlds.settings_with({"engine": {"args": {"=": args}}})
+
+
+def world_of(hold: Any, gateway_held: Any = None) -> dict[str, Any]:
+    """A host that runs the release of OLD. gateway_held: the hold that its gateway service's
+    configuration is of; None: that of the settings."""
+    before = settings_of(OLD)
     snapshot = worlds.converged(before, worlds.artefacts_with(before))
-    snapshot["engines"]["main"] |= {"hold": hold, **engine}
-    return host_plan.plan_host("gpu01", worlds.ALL, after, snapshot, worlds.artefacts_with(after))
+    snapshot["engines"]["main"]["hold"] = hold
+    text = gateway_config.service_text(worlds.ALL, before, (), read_hold(gateway_held))
+    assert text is not None
+    for place in (snapshot["gateway"], snapshot["state"]["verified"]):
+        place["configuration"] = digest_of_text(text)
+    return snapshot
+
+
+def plan_of(snapshot: dict[str, Any], args: dict[str, Any] = NEW) -> HostPlan:
+    settings = settings_of(args)
+    return host_plan.plan_host(
+        "gpu01", worlds.ALL, settings, snapshot, worlds.artefacts_with(settings)
+    )
+
+
+def planned(hold: Any, args: dict[str, Any] = NEW) -> HostPlan:
+    """After a rollback to the release of OLD, with settings that ask for that of `args`."""
+    return plan_of(world_of(hold, hold), args)
 
 
 def identity(args: dict[str, Any]) -> str:
@@ -57,16 +82,32 @@ def test_the_engine_stays_and_the_hold_is_told() -> None:
 
 
 def test_the_rest_converges() -> None:
-    plan = planned(hold_of(identity(OLD), identity(NEW)))
-    before = worlds.settings_with({"engine": {"args": {"=": OLD}}})
-    snapshot = worlds.converged(before, worlds.artefacts_with(before))
+    hold = hold_of(identity(OLD), identity(NEW))
+    snapshot = world_of(hold, hold)
+    assert plan_of(snapshot).reasons() == []
     snapshot["files"].pop("/etc/tmpfiles.d/llm-fleet.conf")
-    snapshot["engines"]["main"]["hold"] = hold_of(identity(OLD), identity(NEW))
-    settings = plan.settings
-    plan = host_plan.plan_host(
-        "gpu01", worlds.ALL, settings, snapshot, worlds.artefacts_with(settings)
-    )
-    assert plan.reasons() == ["write /etc/tmpfiles.d/llm-fleet.conf"]
+    assert plan_of(snapshot).reasons() == ["write /etc/tmpfiles.d/llm-fleet.conf"]
+
+
+def test_the_gateway_has_the_name_of_what_is_held() -> None:
+    """Also where the rollback was killed before it could say so to the gateway."""
+    hold = hold_of(identity(OLD), identity(NEW))
+    plan = plan_of(world_of(hold))
+    assert (plan.go_live, plan.gateway_activate) == ("", CONFIGURATION_DIFFERS)
+    assert plan.gateway_text is not None
+    (backend,) = json.loads(plan.gateway_text)["backends"]
+    assert backend["models"] == ["old-name"]
+    assert verification_for(plan)["model"] == "old-name"
+
+
+def test_the_end_of_a_hold_brings_the_gateway_the_settings_name() -> None:
+    snapshot = world_of(None, hold_of(identity(OLD), identity(NEW)))
+    plan = plan_of(snapshot)
+    assert plan.go_live
+    assert plan.gateway_at_go_live
+    assert plan.gateway_text is not None
+    (backend,) = json.loads(plan.gateway_text)["backends"]
+    assert (backend["models"], backend["max_model_len"]) == (["Qwen/Qwen3-32B"], 4096)
 
 
 def test_other_settings_end_it() -> None:
@@ -82,16 +123,10 @@ def test_settings_that_ask_for_what_is_kept_say_nothing() -> None:
 
 
 def test_a_held_engine_that_is_down_is_started_again_with_what_is_kept() -> None:
-    before = held()
-    units = {"main": "llm-engine@main.service"}
-    settings = before.settings
-    old = worlds.settings_with({"engine": {"args": {"=": OLD}}})
-    snapshot = worlds.converged(old, worlds.artefacts_with(old))
-    snapshot["engines"]["main"]["hold"] = hold_of(identity(OLD), identity(NEW))
-    snapshot["units"][units["main"]] |= {"active": "failed"}
-    plan = host_plan.plan_host(
-        "gpu01", worlds.ALL, settings, snapshot, worlds.artefacts_with(settings)
-    )
+    hold = hold_of(identity(OLD), identity(NEW))
+    snapshot = world_of(hold, hold)
+    snapshot["units"]["llm-engine@main.service"] |= {"active": "failed"}
+    plan = plan_of(snapshot)
     assert plan.go_live == "llm-engine@main.service is failed"
     assert plan.held is not None
     assert verification_for(plan)["model"] == "old-name"

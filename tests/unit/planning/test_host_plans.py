@@ -54,7 +54,7 @@ def names(settings: Any, artefacts: Any, prefix: str = "") -> dict[str, str]:
 @pytest.mark.parametrize("case", cases())
 def test_case(case: dict[str, Any]) -> None:
     assert set(case) <= {"start", "groups", "settings", "snapshot", "artefacts", "reasons",
-                         "refused", "warned", "changes", "serving",
+                         "refused", "warned", "changes", "serving", "leaves_full",
                          "verified_at_go_live"}  # fmt: skip
     snapshots, before = starts()
     settings = worlds.settings_with(case.get("settings"))
@@ -79,9 +79,14 @@ def test_case(case: dict[str, Any]) -> None:
     expected = [Template(reason).substitute(known) for reason in case.get("reasons", [])]
     assert plan.reasons() == expected
     assert plan.changes is bool(expected)
-    for name in ("serving", "verified_at_go_live"):
+    said = {
+        "serving": plan.serving,
+        "verified_at_go_live": plan.verified_at_go_live,
+        "leaves_full": plan.gateway_leaves_full,
+    }
+    for name, value in said.items():
         if name in case:
-            assert getattr(plan, name) is case[name]
+            assert value is case[name]
 
 
 def test_the_same_input_gives_the_same_plan() -> None:

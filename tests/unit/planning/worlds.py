@@ -13,7 +13,9 @@ from typing import Any
 from pyinfra_deploy.deploys.artefacts import units_of
 from pyinfra_deploy.planning import (
     engine_care,
+    gateway_config,
     gateway_plan,
+    host_files,
     host_plan,
     model_care,
     nginx,
@@ -81,7 +83,7 @@ def artefacts_with(settings: Settings, **change: Any) -> Artefacts:
 
 def untouched(groups: frozenset[str] = ALL) -> dict[str, Any]:
     """A fresh Debian 12 with nothing of ours on it."""
-    users: dict[str, Any] = dict.fromkeys(host_plan.service_users(groups))
+    users: dict[str, Any] = dict.fromkeys(wanted.service_users(groups))
     units = {
         name: unit(active="inactive", enabled="", load="not-found") for name in units_of_roles()
     }
@@ -120,7 +122,8 @@ def untouched(groups: frozenset[str] = ALL) -> dict[str, Any]:
         "engines": {"main": {"current": None, "previous": None, "releases": {}, "started": None,
                              "golive": None, "socket": False, "draining": False}},
         "gateway": {"current": None, "started": None, "keys_serial": None, "certificate": None,
-                    "nginx_loaded": None, "socket": False},
+                    "nginx_loaded": None, "socket": False, "service_socket": False,
+                    "configuration": None},
         "listeners": [listener(22, "sshd", "ssh.service")],
         "memory": {"total_bytes": 512 * 1024**3, "available_bytes": 500 * 1024**3},
         "cpus": 64,
@@ -130,7 +133,7 @@ def untouched(groups: frozenset[str] = ALL) -> dict[str, Any]:
 
 def units_of_roles() -> list[str]:
     return ["llm-engine@main.service", "llm-golive@main.service", "llm-gateway.service",
-            "nginx.service"]  # fmt: skip
+            "llm-gateway.socket", "nginx.service"]  # fmt: skip
 
 
 def unit(**change: Any) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
         path: {"mode": mode, "owner": owner, "group": group, "sha256": None, "directory": True}
         for path, (mode, owner, group) in wanted.directories(settings.llm_root).items()
     }
-    for file in host_plan.managed_files(ALL, settings, artefacts):
+    for file in host_files.managed_files(ALL, settings, artefacts):
         files[file.path] = seen_file(file)
     files |= beside_the_engine(settings, artefacts)
     verify = model_care.configuration(settings)
@@ -212,6 +215,7 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
     release = release_of(settings, artefacts)
     assert settings.model is not None
     gateway_name = made["gateway"].name
+    configuration = gateway_config.service_text(ALL, settings, ()) or ""
     done: dict[str, Any] = {
         "os": system,
         "packages": dict.fromkeys(wanted.packages(ALL, settings, snapshot), "1"),
@@ -240,6 +244,8 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
                 "release": release,
                 "binding": digest_of_text(""),
                 "gateway": gateway_name,
+                "shape": "full",
+                "configuration": digest_of_text(configuration),
                 "nginx": digest_of(dict(rendered.files)),
                 "certificate": "c" * 64,
             },
@@ -266,7 +272,9 @@ def converged(settings: Settings, artefacts: Artefacts) -> dict[str, Any]:
         },
         "gateway": {
             "current": gateway_name,
-            "started": {"environment": gateway_name},
+            "started": {"environment": gateway_name, "shape": "full"},
+            "configuration": digest_of_text(configuration),
+            "service_socket": True,
             "keys_serial": KEYS_SERIAL,
             "certificate": {
                 "sans": ["llm.example.com"],

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from pyinfra_deploy.settings import Fleet, SettingsError, load_fleet
+from pyinfra_deploy.settings.mutual_tls import NOBODY, as_data
 from pyinfra_deploy.settings.pyinfra_hosts import pyinfra_groups, pyinfra_inventory
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def test_a_gateway_without_an_engine(repository: Repository) -> None:
         )
     )
     text = _refusal(repository)
-    assert "routing across hosts is not there yet" in text
+    assert "no host of the inventory has an engine for it" in text
     assert "host gpu02" in text
 
 
@@ -92,6 +93,10 @@ def test_an_engine_without_a_gateway(repository: Repository) -> None:
             "gateway:\n      hosts:\n        gpu[01:02]", "gateway:\n      hosts:\n        gpu01"
         )
     )
+    # The service of gpu01 comes to the engine of gpu02; Nginx alone, in mode direct, does not.
+    assert _warnings(repository) == []
+    settings = repository.root / "group_vars/prod.yml"
+    settings.write_text(settings.read_text() + "  mode: direct\n")
     (warning,) = _warnings(repository)
     assert "nothing will forward to" in warning
     assert "gpu02" in warning
@@ -250,6 +255,8 @@ def test_pyinfra_groups(repository: Repository, monkeypatch: pytest.MonkeyPatch)
             "root": str(repository.root),
             "host": "gpu01",
             "sharing": 0,
+            "mutual_tls": as_data(NOBODY),
+            "engines": [],
         },
     }
 
