@@ -67,8 +67,10 @@ class Service:
     def _start_on_socket(self) -> None:
         """Start it anew, on the socket that systemd holds: what connects from here on waits."""
         self._stop(self.unit)
-        # A unit that has failed too often refuses to start until it is reset.
-        systemctl.call(["reset-failed", self.unit])
+        # A unit that has failed too often refuses to start until it is reset. One that systemd has
+        # not loaded, as before its first start, cannot be reset.
+        if systemctl.show(self.unit, ["ActiveState"])["ActiveState"] == "failed":
+            systemctl.call(["reset-failed", self.unit])
         systemctl.call(["start", SOCKET_UNIT])
         # Nginx asks there until it has its own new configuration: the service answers /auth too.
         link = auth_socket().with_name(".auth.sock")
