@@ -29,6 +29,7 @@ SECOND_LANE = (
     "test_57_log_file.py",
     "test_70_gateway.py",
     "test_72_wheelhouse.py",
+    "test_74_three_engines.py",
     "test_75_kernel_and_settings.py",
     "test_80_conda.py",
     "test_82_care.py",
