@@ -192,7 +192,8 @@ class Asking(threading.Thread):
 
 
 class Poll(threading.Thread):
-    """Asks a service for its models again and again, and remembers each status with its time."""
+    """Asks a service for two tokens again and again, and remembers each status with its time. Not
+    for its models: the gateway tells them by itself."""
 
     def __init__(self, service: Service, pause_seconds: float = 0.15) -> None:
         super().__init__(daemon=True)
@@ -202,8 +203,9 @@ class Poll(threading.Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
+        body = self.service.chat_body(2)
         while not self._ending.wait(self.pause_seconds):
-            answer = self.service.request("GET", "/v1/models")
+            answer = self.service.request("POST", "/v1/chat/completions", body)
             self.seen.append((time.monotonic(), answer.status, answer.headers))
 
     def __enter__(self) -> Poll:
