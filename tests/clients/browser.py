@@ -103,7 +103,9 @@ def with_chromium(vhost: Vhost, home: Path, pages: PageServer, host: str = "127.
 
 def addresses() -> str:
     """Of this machine, by interface."""
-    return subprocess.run(["ip", "-brief", "addr"], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["ip", "-brief", "addr"], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def _open(vhost: Vhost, home: Path, pages: PageServer, host: str) -> Heard:
