@@ -17,8 +17,10 @@ PACKAGES += $(if $(shell command -v node),,nodejs) $(if $(shell command -v npm),
 lab: $(VENV)/.ready
 	@$(BIN)/lab demo $(HOSTS)
 
-# Everything: style, types, unit and integration tests, then the hosts' tests on the lab.
-test: packages check unit integration hosts
+# Everything: style, types, then the hosts' tests on the lab and, beside them as they wait half of
+# the time, unit and integration tests.
+test: packages check
+	$(BIN)/python -m tests.hosts.lanes tests/hosts --beside tests/unit tests/integration
 
 # Without root, tests that lack a program are skipped and say so.
 packages:

@@ -67,8 +67,7 @@ class Service:
     def _start_on_socket(self) -> None:
         """Start it anew, on the socket that systemd holds: what connects from here on waits."""
         self._stop(self.unit)
-        # A unit that has failed too often refuses to start until it is reset.
-        systemctl.call(["reset-failed", self.unit])
+        self._forget_failures()
         systemctl.call(["start", SOCKET_UNIT])
         # Nginx asks there until it has its own new configuration: the service answers /auth too.
         link = auth_socket().with_name(".auth.sock")
@@ -90,9 +89,14 @@ class Service:
         systemctl.call(["stop", *units], timeout_seconds=self.stop_seconds + 60.0)
 
     def _restart(self) -> None:
-        # As above.
-        systemctl.call(["reset-failed", self.unit])
+        self._forget_failures()
         systemctl.call(["restart", self.unit])
+
+    def _forget_failures(self) -> None:
+        """A unit that has failed too often refuses to start until it is reset. One that systemd has
+        not loaded, as before its first start, cannot be reset."""
+        if systemctl.show(self.unit, ["ActiveState"])["ActiveState"] != "inactive":
+            systemctl.call(["reset-failed", self.unit])
 
     def _wait(self, look: Callable[[], str], seconds: float) -> None:
         """Until `look` returns an empty text; what it returns instead says what is missing."""

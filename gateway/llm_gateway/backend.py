@@ -15,6 +15,7 @@ from yarl import URL
 
 from .breaker import Breaker
 from .routing import Candidate
+from .sockets import to_another_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,7 +96,10 @@ class Backend:
                 assert config.tls is not None
                 self._certificates = _changed_at(config.tls)
                 connector = aiohttp.TCPConnector(
-                    limit=0, keepalive_timeout=KEEPALIVE_SECONDS, ssl=client_context(config.tls)
+                    limit=0,
+                    keepalive_timeout=KEEPALIVE_SECONDS,
+                    ssl=client_context(config.tls),
+                    socket_factory=to_another_host,
                 )
             self._session = aiohttp.ClientSession(
                 connector=connector,

@@ -89,7 +89,26 @@ def make_home(directory: Path, ca: Path) -> Path:
 
 
 def with_chromium(vhost: Vhost, home: Path, pages: PageServer, host: str = "127.0.0.1") -> Heard:
-    """Open the page as http://HOST:port/. more: status, request_id, done, refused, error."""
+    """Open the page as http://HOST:port/. more: status, request_id, done, refused, error.
+
+    Once more where the machine's addresses have changed meanwhile, as when a lab host boots:
+    Chromium breaks off every connection then (ERR_NETWORK_CHANGED), whoever it is to.
+    """
+    while True:
+        before = addresses()
+        heard = _open(vhost, home, pages, host)
+        if heard.more["error"] is None or addresses() == before:
+            return heard
+
+
+def addresses() -> str:
+    """Of this machine, by interface."""
+    return subprocess.run(
+        ["ip", "-brief", "addr"], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def _open(vhost: Vhost, home: Path, pages: PageServer, host: str) -> Heard:
     pages.settings, pages.seen = vhost.settings(), {}
     pages.told.clear()
     command = [

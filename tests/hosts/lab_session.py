@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import time
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -28,7 +29,7 @@ from lab.plan import BRIDGE_ADDRESS, Host
 from tests.standin import wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 # Two runs at once have hosts and a hub of their own (lanes.py).
 LANE = int(os.environ.get("FLEET_LANE", "1"))
@@ -140,6 +141,22 @@ def drop(lab: lifecycle.Lab, names: Iterable[str]) -> None:
     if known:
         lab.save()
         write_inventory(lab.layout, lab.state)
+
+
+@contextmanager
+def another(host: Host) -> Iterator[None]:
+    """One more host of these tests, fresh, for a while."""
+    layout = current_layout()
+    with hosts.exclusive_as_root("up", install=True):
+        lab = lifecycle.open_lab(layout)
+        drop(lab, [host.name])
+        lifecycle.bring_up(lab, [host])
+    try:
+        hosts.wait_ssh(host.name)
+        yield
+    finally:
+        with hosts.exclusive_as_root("down"):
+            drop(lifecycle.open_lab(layout), [host.name])
 
 
 def upper_of(name: str) -> Path:

@@ -1,8 +1,10 @@
-"""python -m tests.hosts.lanes PATH... [-- PYTEST OPTIONS]: the hosts' tests as two runs at once.
+"""python -m tests.hosts.lanes PATH... [--beside PATH...] [-- PYTEST OPTIONS]: the hosts' tests as
+two runs at once.
 
 They wait half of the time: for engines that start, for time-outs, for machines that boot. So some
-files run beside the others, with hosts and a hub of their own in the same lab (lab_session.LANE).
-Exit code: pytest's, the larger of the two.
+files run beside the others, with hosts and a hub of their own in the same lab (lab_session.LANE),
+and so do tests that need no hosts, which are named after --beside.
+Exit code: pytest's, the largest of them.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ SECOND_LANE = (
     "test_57_log_file.py",
     "test_70_gateway.py",
     "test_72_wheelhouse.py",
+    "test_74_three_engines.py",
     "test_75_kernel_and_settings.py",
     "test_80_conda.py",
     "test_82_care.py",
     "test_84_driver.py",
+    "test_87_rollout_behind_a_gateway.py",
+    "test_88_lost_operator.py",
     "test_90_foresight.py",
     "test_92_first_driver.py",
     "test_every_kind.py",
@@ -57,24 +62,33 @@ def split(files: list[Path]) -> tuple[list[Path], list[Path], list[Path]]:
 
 def main(arguments: list[str]) -> int:
     """Exit code."""
-    at = arguments.index("--") if "--" in arguments else len(arguments)
-    options = arguments[at + 1 :]
-    alone, first, second = split(files_of(arguments[:at] or ["tests/hosts"]))
+    paths, beside, options = asked(arguments)
+    alone, first, second = split(files_of(paths))
     if os.geteuid() != 0:
-        return _start(options, [*alone, *first, *second]).wait()
+        return _start(options, [*beside, *alone, *first, *second]).wait()
     code = _start(options, alone).wait() if alone else 0
     was_down = not hosts.status()
     other = hub_directory().with_name("hub-2")
     make_missing(hub_directory(), print_line)
     _copy_model(hub_directory(), other)
-    runs = [_start(options, first, FLEET_LANE="1")] if first else []
+    runs = [_start(options, first, {"FLEET_LANE": "1"})] if first else []
     if second:
-        runs.append(_start(options, second, FLEET_LANE="2", **{HUB_VARIABLE: str(other)}))
+        runs.append(_start(options, second, {"FLEET_LANE": "2", HUB_VARIABLE: str(other)}))
+    if beside:
+        runs.append(_start([*options, "-q"], beside, {}))
     codes = _print_both(runs)
     shutil.rmtree(other)
     if was_down:
         hosts.down()
     return max(code, *codes)
+
+
+def asked(arguments: list[str]) -> tuple[list[str], list[Path], list[str]]:
+    """(the hosts' tests, what runs beside them, pytest's options)."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    paths, options = arguments[:at], arguments[at + 1 :]
+    at = paths.index("--beside") if "--beside" in paths else len(paths)
+    return paths[:at] or ["tests/hosts"], [Path(path) for path in paths[at + 1 :]], options
 
 
 def _copy_model(hub: Path, other: Path) -> None:
@@ -83,14 +97,17 @@ def _copy_model(hub: Path, other: Path) -> None:
     shutil.copytree(source, target, symlinks=True)
 
 
-def _start(options: list[str], files: list[Path], **environment: str) -> subprocess.Popen[str]:
-    """pytest on these files. Its output is piped where it belongs to one lane of two."""
+def _start(
+    options: list[str], files: list[Path], environment: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """pytest on these files. environment: of one run of several, whose output is piped."""
+    piped = None if environment is None else subprocess.PIPE
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", "-v", *options, *map(str, files)],
         cwd=REPOSITORY,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE if environment else None,
-        stderr=subprocess.STDOUT if environment else None,
+        env={**os.environ, **(environment or {})},
+        stdout=piped,
+        stderr=piped and subprocess.STDOUT,
         text=True,
     )
 

@@ -71,7 +71,8 @@ def wipe(host: str) -> None:
         host,
         "systemctl disable --now llm-watch@main.service llm-log@main.service "
         "llm-verify.timer; "
-        "systemctl disable --now llm-gateway.service 'llm-engine@main.service' nginx.service; "
+        "systemctl disable --now llm-gateway.socket llm-gateway.service 'llm-engine@main.service' "
+        "nginx.service; "
         f"rm -rf /{ROOT} /etc/llm /etc/systemd/system/llm-* /etc/nginx/conf.d/llm* "
         "/etc/sysusers.d/llm* /etc/tmpfiles.d/llm* /var/lib/llm-* /var/cache/llm-* "
         "/etc/sysctl.d/*llm*; systemctl daemon-reload",

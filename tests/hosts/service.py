@@ -141,21 +141,22 @@ class Stream(threading.Thread):
 
 
 class Streaming(threading.Thread):
-    """One stream after the other while it is open; `streams` are those that were let in."""
+    """One stream after the other while it is open; `streams` are those that were let in, `refused`
+    the others."""
 
     def __init__(self, service: Service, tokens: int) -> None:
         super().__init__(daemon=True)
         self.service = service
         self.tokens = tokens
         self.streams: list[Stream] = []
+        self.refused: list[Stream] = []
         self._ending = threading.Event()
 
     def run(self) -> None:
         while not self._ending.wait(0.2):
             stream = Stream(self.service, self.tokens)
             stream.run()
-            if stream.events:
-                self.streams.append(stream)
+            (self.streams if stream.events else self.refused).append(stream)
 
     def __enter__(self) -> Streaming:
         self.start()
@@ -166,8 +167,33 @@ class Streaming(threading.Thread):
         self.join()
 
 
+class Asking(threading.Thread):
+    """One short answer after the other while it is open."""
+
+    def __init__(self, service: Service, tokens: int) -> None:
+        super().__init__(daemon=True)
+        self.service = service
+        self.tokens = tokens
+        self.answers: list[Answer] = []
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        body = self.service.chat_body(self.tokens)
+        while not self._ending.wait(0.3):
+            self.answers.append(self.service.request("POST", "/v1/chat/completions", body))
+
+    def __enter__(self) -> Asking:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self.join()
+
+
 class Poll(threading.Thread):
-    """Asks a service for its models again and again, and remembers each status with its time."""
+    """Asks a service for two tokens again and again, and remembers each status with its time. Not
+    for its models: the gateway tells them by itself."""
 
     def __init__(self, service: Service, pause_seconds: float = 0.15) -> None:
         super().__init__(daemon=True)
@@ -177,8 +203,9 @@ class Poll(threading.Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
+        body = self.service.chat_body(2)
         while not self._ending.wait(self.pause_seconds):
-            answer = self.service.request("GET", "/v1/models")
+            answer = self.service.request("POST", "/v1/chat/completions", body)
             self.seen.append((time.monotonic(), answer.status, answer.headers))
 
     def __enter__(self) -> Poll:

@@ -84,7 +84,8 @@ class Checkout:
     locked: whether write() names the models' locks. Where it is False, the hub's listing counts.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, restored: bool = False) -> None:
+        """restored: its inventory and settings are there already."""
         self.root = root
         # What write() writes without changes. A test that has deployed something else for good
         # puts it here, so that those after it need not go back.
@@ -98,8 +99,9 @@ class Checkout:
         (root / "inventories" / f"{NAME}.py").write_text(
             (REPOSITORY / "inventories" / "lab.py").read_text()
         )
-        self.write()
-        self._lock_models()
+        if not restored:
+            self.write()
+            self._lock_models()
 
     def _lock_models(self) -> None:
         made = pyinfra_run.run([str(BIN / "fleet"), "model", "lock", NAME], root=self.root)

@@ -101,7 +101,7 @@ def test_dead_engine_is_started_again(checkout: Checkout) -> None:
     """As when the kernel kills it for memory. RestartSec= is 15 s."""
     service = checkout.service(DEBIAN12)
     shell(DEBIAN12, "systemctl kill --signal=KILL llm-engine@main.service")
-    answer = service.request("GET", "/v1/models")
+    answer = service.request("POST", "/v1/chat/completions", service.chat_body(2))
     assert answer.status == 503
     assert answer.headers["retry-after"].isdigit()
     assert answer.json()["error"]["code"] == "engine_unavailable"

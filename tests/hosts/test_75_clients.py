@@ -45,6 +45,8 @@ def pages() -> Iterator[PageServer]:
 def vhost(real_deploy: RealDeploy) -> Vhost:
     real_deploy.end().done()
     service = real_service(load_fleet("lab", REPOSITORY))
+    # test_65 has left its host in a reboot.
+    service.wait(300)
     return Vhost(service.server_name, 443, address_of(REAL), service.ca, service.key, service.model)
 
 

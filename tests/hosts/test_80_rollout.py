@@ -12,7 +12,7 @@ import pytest
 
 from lab import hosts
 from tests.hosts import rollouts
-from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell
+from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, wait_for
 from tests.hosts.rollouts import BOTH, GATES, engine_with, release_of
 from tests.hosts.service import Poll, Streaming
 from tests.hosts.standin_inventory import NAME, SETTINGS
@@ -72,13 +72,16 @@ def test_a_rolling_upgrade_cuts_no_stream(checkout: Checkout) -> None:
 
 def crash_in_the_soak() -> None:
     rollouts.in_phase(DEBIAN12, "judging")
+    # Its golden prompt is a chat; what comes after it is the soak.
+    log = "journalctl _SYSTEMD_INVOCATION_ID=$(systemctl show -P InvocationID llm-engine@main)"
+    wait_for(lambda: '/v1/chat/completions HTTP/1.1" 200' in shell(DEBIAN12, log))
     shell(DEBIAN12, "systemctl kill -s KILL llm-engine@main.service")
 
 
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "never healthy": (
         engine_with(81, fail="no-socket")
-        | {"start_timeout_seconds": 6, "stall_timeout_seconds": 4},
+        | {"start_timeout_seconds": 60, "stall_timeout_seconds": 4},
         ["no new log line", "for ever"],
     ),
     "answers slowly": (

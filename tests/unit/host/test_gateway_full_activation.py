@@ -26,6 +26,7 @@ class Service:
 
     def __init__(self) -> None:
         self.active: set[str] = set()
+        self.failed: set[str] = set()
         self.shape = "full"
         self.calls: list[str] = []
         self.clock = 0.0
@@ -39,6 +40,12 @@ class Service:
     def call(self, arguments: list[str], timeout_seconds: float = 0.0) -> str:
         self.calls.append(" ".join(arguments))
         verb, units = arguments[0], arguments[1:]
+        if verb == "reset-failed":
+            # systemd forgets a unit that is inactive: there is nothing to reset then.
+            assert set(units) <= self.active | self.failed, f"{units} not loaded"
+            self.failed -= set(units)
+        if verb in ("start", "restart"):
+            assert not set(units) & self.failed, "start request repeated too quickly"
         if verb == "stop":
             self.active -= set(units)
         if verb in ("start", "restart"):
@@ -62,7 +69,8 @@ class Service:
             gateway.started({})
 
     def show(self, unit: str, properties: list[str]) -> dict[str, str]:
-        known = {"ActiveState": "active" if unit in self.active else "inactive",
+        state = "failed" if unit in self.failed else "inactive"
+        known = {"ActiveState": "active" if unit in self.active else state,
                  "Result": "success", "InvocationID": "i1", "SystemState": self.system}  # fmt: skip
         return {name: known[name] for name in properties}
 
@@ -133,6 +141,12 @@ def test_the_first_start_is_on_systemd_s_socket(service: Service) -> None:
     assert gateway_service.auth_socket().readlink().name == "http.sock"
     assert started() == {"environment": "one", "invocation": started()["invocation"],
                          "shape": "full"}  # fmt: skip
+
+
+def test_one_that_failed_too_often_is_reset_before_it_starts(service: Service) -> None:
+    service.failed = {UNIT}
+    activate("one")
+    assert service.active == {UNIT, SOCKET}
 
 
 def test_another_environment_is_handed_over_to_and_nothing_stops(service: Service) -> None:
