@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # What an operator has committed (docs/keys.md).
 COMMITTED = ("hosts.yml", "keys.json", "ca.crt", "ca.key")
+COMMITTED_PLACES = (f"inventories/{NAME}", "group_vars")
 
 
 def git(*words: str, at: Path) -> str:
@@ -51,7 +52,7 @@ def test_a_clone_the_vaults_password_and_a_deploy(
     assert [
         one for one in rollouts.events_of(DEBIAN12)[len(since) :] if "live" in one["what"]
     ] == []
-    assert git("status", "--porcelain", "inventories", "group_vars", at=clone.root) == ""
+    assert git("status", "--porcelain", *COMMITTED_PLACES, at=clone.root) == ""
     assert clone.deploy().done().unchanged
 
 
