@@ -143,7 +143,11 @@ def _signals_interrupt() -> Iterator[None]:
     """A closed terminal and `kill` end a rollout as Ctrl-C does; and Ctrl-C does also where a shell
     has begun this in the background, with SIGINT ignored."""
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            # A terminal that is closed says so twice, through the shell and at the shell's end:
+            # the second one is nobody's wish to leave without giving the hosts back.
+            signal.signal(number, lambda *_: None)
         raise KeyboardInterrupt
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

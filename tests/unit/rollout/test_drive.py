@@ -3,8 +3,11 @@ codes in docs/rollout.md that a run can end with."""
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import re
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -206,6 +209,43 @@ def test_interrupted_twice_says_what_is_left(
     said = capsys.readouterr().out
     assert "left at once" in said
     assert "the lock of a, b, c, d was not given back" in said
+
+
+class ClosedTerminal(io.StringIO):
+    """As a pty answers when its other end is closed."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_on_a_closed_terminal_the_hosts_are_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = FakeHosts({"b": KeyboardInterrupt()})
+    monkeypatch.setattr("sys.stdout", ClosedTerminal())
+    code, report = run(tmp_path, hosts)
+    assert (code, report["end"]["what"]) == (Code.INTERRUPTED, "interrupted")
+    assert hosts.ends == [({"a": "live", "b": "interrupted"}, "interrupted")]
+    assert "fleet rollout prod --resume" in "\n".join(report["log"])
+
+
+def test_a_terminal_that_is_closed_says_so_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = FakeHosts()
+
+    def closed(*_: object) -> dict[str, Outcome]:
+        signal.raise_signal(signal.SIGHUP)
+        return {}
+
+    def again(hosts: Sequence[str]) -> Answers:
+        signal.raise_signal(signal.SIGHUP)
+        return Answers()
+
+    monkeypatch.setattr(hosts, "switch", closed)
+    monkeypatch.setattr(hosts, "status", again)
+    assert run(tmp_path, hosts)[0] == Code.INTERRUPTED
+    assert hosts.ends == [({"a": "interrupted"}, "interrupted")]
 
 
 def test_a_defect_leaves_no_lock(tmp_path: Path) -> None:
