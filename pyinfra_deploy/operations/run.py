@@ -79,6 +79,13 @@ def is_dead_run_of_this_machine(lease: object) -> bool:
     return boot != this_boot or (isinstance(pid, int) and pid > 0 and _is_gone(pid, started))
 
 
+def stealing(lease: object) -> dict[str, Any]:
+    """For `lease acquire`: {steal_run} where the host's lease is of a dead run of this machine."""
+    if isinstance(lease, dict) and is_dead_run_of_this_machine(lease):
+        return {"steal_run": lease["run"]}
+    return {}
+
+
 def _is_gone(pid: int, started: object) -> bool:
     try:
         os.kill(pid, 0)
