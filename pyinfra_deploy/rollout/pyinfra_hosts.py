@@ -139,6 +139,19 @@ class PyinfraHosts:
         requests = {host: {"engine": self._engine(host)} for host in hosts}
         return asking.ask(self.fleet, "rollout status", requests)
 
+    def _status_and_answers(self, hosts: Sequence[str]) -> asking.Answers:
+        """Of an engine whose go-live has failed also whether it answers, as `answers`."""
+        seen = self.status(hosts)
+        failed = [
+            host
+            for host, one in seen.items()
+            if ((one.get("engine") or {}).get("golive") or {}).get("phase") == "failed"
+        ]
+        requests = {host: {"engine": self._engine(host)} for host in failed}
+        for host, one in asking.ask(self.fleet, "service answers", requests).items():
+            seen[host]["engine"]["answers"] = one["answers"]
+        return seen
+
     def _engine(self, host: str) -> str | None:
         found = self.fleet.hosts[host]
         return found.settings.engine.name if "gpu" in found.groups else None
@@ -183,7 +196,7 @@ class PyinfraHosts:
             told = {host: _read(directory / f"{host}.json") for host in hosts}
         ended_well = {host for host in hosts if self._ended_well(ran, host, told[host])}
         rest = [host for host in hosts if host not in ended_well]
-        seen = self.status(rest)
+        seen = self._status_and_answers(rest)
         return {
             host: outcome.succeeded(host, self.wanted[host], told[host])
             if host in ended_well

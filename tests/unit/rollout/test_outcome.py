@@ -54,6 +54,9 @@ def test_a_host_whose_gates_failed_serves_its_previous_release() -> None:
     [
         (None, Kind.LOST),
         (status("failed", active="failed"), Kind.DOWN),
+        (status("failed"), Kind.DOWN),  # it runs, and nobody knows whether it answers
+        (status("failed", answers=False), Kind.DOWN),
+        (status("failed", answers=True), Kind.FAILED),
         (status("reverted", active="failed"), Kind.DOWN),
         (status("starting", golive_active="active"), Kind.LOST),
         (status("starting", active="inactive"), Kind.DOWN),
@@ -67,6 +70,14 @@ def test_a_host_whose_gates_failed_serves_its_previous_release() -> None:
 )
 def test_what_the_host_says_decides(seen: Any, kind: Kind) -> None:
     assert judged(None, seen).kind == kind
+
+
+def test_a_restart_of_the_same_release_that_failed_its_gates_serves_it() -> None:
+    found = judged({"error": ERROR}, status("failed", started="r2", answers=True))
+    assert (found.kind, found.serves) == (Kind.FAILED, "r2")
+    assert found.in_words.startswith("gpu01: serves the release, but a step after that failed")
+    silent = judged({"error": ERROR}, status("failed", started="r2", answers=False))
+    assert (silent.kind, silent.serves) == (Kind.DOWN, None)
 
 
 def test_a_check_after_the_go_live_that_led_back() -> None:

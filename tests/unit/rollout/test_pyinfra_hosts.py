@@ -195,6 +195,18 @@ def test_without_results_nobody_is_believed_to_be_well(
     assert found["a"].reason == "group_vars/prod.yml:3: unknown key"
 
 
+@pytest.mark.parametrize(("answers", "kind"), [(True, Kind.FAILED), (False, Kind.DOWN)])
+def test_an_engine_whose_go_live_failed_is_asked_whether_it_answers(
+    said: Said, monkeypatch: pytest.MonkeyPatch, answers: bool, kind: Kind
+) -> None:
+    ran(monkeypatch, {"a": {"error": {"what": "its golden prompt"}}}, 1, (), results([], ["a"]))
+    golive = {"golive": {"phase": "failed", "run": "ro1"}, "started": "r2", "active": "active"}
+    said.says["rollout status", "a"] = {"engine": golive}
+    said.says["service answers", "a"] = {"answers": answers}
+    assert hosts_of().switch(("a",))["a"].kind == kind
+    assert said.asked[-1] == ("service answers", ["a"])
+
+
 def test_building_early_names_only_who_failed(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hosts_of().build_early() == {}
     ran(monkeypatch, {}, 1, ("    [b] pull: gone",), {"failed_hosts": ["b"], "operations": []})

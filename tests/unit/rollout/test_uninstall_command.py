@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pyinfra_deploy import cli
 from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.rollout import asking
@@ -13,6 +11,8 @@ from pyinfra_deploy.rollout.asking import Answers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pytest
 
     from tests.fakes.repository import Repository
 
