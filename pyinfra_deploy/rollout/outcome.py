@@ -126,7 +126,8 @@ def _reason(said: Sequence[str], seen: Mapping[str, Any] | None, engine: Mapping
     if seen is None:
         return said[-1] if said else "the host was not reached"
     if _at_work(engine):
-        return "its go-live is still at work, and ends by itself; --resume joins it"
+        # Not --resume: with a lost host the rollout is over, and the next one takes what it finds.
+        return "its go-live is still at work, and ends by itself; then run the same command again"
     return said[-1] if said else "its run ended without a word"
 
 

@@ -135,10 +135,15 @@ def test_to_the_end_with_failures_that_were_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "code"), [(Kind.DOWN, Code.DOWN), (Kind.LOST, Code.LOST)])
-def test_a_host_that_is_down_or_lost(tmp_path: Path, kind: Kind, code: Code) -> None:
+def test_a_host_that_is_down_or_lost(
+    tmp_path: Path, kind: Kind, code: Code, capsys: pytest.CaptureFixture[str]
+) -> None:
     hosts = FakeHosts({"b": kind})
     assert run(tmp_path, hosts)[0] == code
     assert hosts.turns == [("a",), ("b",)]
+    # It is over on all hosts, so nothing may point to --resume.
+    assert hosts.ends[0][1] == ""
+    assert "--resume" not in capsys.readouterr().out
 
 
 def test_a_lost_host_is_skipped_where_it_may_fail(tmp_path: Path) -> None:
