@@ -171,7 +171,14 @@ def _begin(
         return hooks.around_rollout(fleet, console, lambda: drive(hosts, console, kept, {}))
 
 
-def resume(fleet: Fleet, document: Mapping[str, Any], seen: asking.Answers, *, yes: bool) -> int:
+def resume(
+    fleet: Fleet,
+    document: Mapping[str, Any],
+    seen: asking.Answers,
+    *,
+    yes: bool,
+    dry: bool = False,
+) -> int:
     """Of a rollback that was interrupted."""
     course = course_of(document, seen)
     held = {
@@ -189,6 +196,8 @@ def resume(fleet: Fleet, document: Mapping[str, Any], seen: asking.Answers, *, y
     }
     course = Course(course.hosts, course.options, outcomes, agreed=len(outcomes))
     print(f"to go: {', '.join(course.waiting) or 'nothing, only its end'}")
+    if dry:
+        return Code.DONE
     if not yes and not confirmed("Go on?"):
         print("nothing was changed")
         return Code.REFUSED

@@ -159,6 +159,8 @@ def test_an_interrupted_one_goes_on_with_what_it_was_for(world: World) -> None:
             "engine": {"golive": done, "started": "old1", "active": "active", "hold": hold}
         }
     fleet = load_fleet("prod", Path.cwd())
+    assert rollback_commands.resume(fleet, document, seen, yes=True, dry=True) == Code.DONE
+    assert world.driven == []
     assert rollback_commands.resume(fleet, document, seen, yes=True) == Code.DONE
     (driven,) = world.driven
     # gpu02 serves it, and was killed before its hold was written.

@@ -168,6 +168,39 @@ def test_it_goes_on_after_those_that_are_done(world: World) -> None:
     assert course.options.pause
 
 
+def test_a_dry_resume_changes_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    interrupted(world)
+    assert run("--resume", "--dry", "--yes") == Code.DONE
+    assert "to go: gpu01, gpu02" in capsys.readouterr().out
+    assert world.driven == []
+
+
+def test_a_resume_leaves_out_a_dead_host_as_it_advises(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupted(world)
+    world.refused = {"gpu02"}
+    assert run("--resume", "--yes") == Code.REFUSED
+    assert "--exclude gpu02" in capsys.readouterr().err
+    assert run("--resume", "--yes", "--exclude", "gpu02") == Code.DONE
+    (driven,) = world.driven
+    assert (list(driven[2]["hosts"]), driven[1].hosts) == (["gpu01"], ("gpu01",))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--only", "gpu01"), ("--canary", "1"), ("--batch", "25%"), ("--max-failures", "0"),
+     ("--pause",)],
+)  # fmt: skip
+def test_a_resume_drops_no_option_without_a_word(
+    world: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    interrupted(world)
+    assert run("--resume", "--yes", *words) == Code.USAGE
+    assert f"without {words[0]}" in capsys.readouterr().err
+    assert world.driven == []
+
+
 def test_a_host_that_still_has_something_to_change_has_its_turn_again(world: World) -> None:
     interrupted(world)
     assert run("--resume", "--yes") == Code.DONE
