@@ -46,6 +46,9 @@ def register(commands: Any) -> None:
         action="store_true",
         help="go on with the one that was paused or interrupted; takes --exclude, --dry and --yes",
     )
+    rollout.add_argument(
+        "--abandon", action="store_true", help="give up the one that was paused or interrupted"
+    )
     rollout.set_defaults(run=_rollout)
 
 
@@ -116,6 +119,10 @@ def _rollout(arguments: argparse.Namespace) -> int:
         )
         return Code.USAGE
     fleet = load_fleet(arguments.inventory)
+    if arguments.abandon:
+        from pyinfra_deploy.resuming import abandon
+
+        return abandon(fleet, yes=arguments.yes)
     if arguments.resume:
         from pyinfra_deploy.resuming import resume
 

@@ -56,6 +56,8 @@ class FakeHosts:
             else:
                 answers[host] = {}
                 self.taken.append(host)
+        if answers.missing:  # those that it could not give back
+            self.taken = list(self.keep)
         return answers
 
     def status(self, hosts: Sequence[str]) -> Answers:
@@ -188,6 +190,13 @@ def test_not_begun(
     assert ("fleet lock status prod" in said) == (code is Code.LOCKED)
 
 
+def test_who_may_be_locked_after_a_lost_answer_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, FakeHosts(refuse={"c": "the host has changed"}, keep=("d",)))
+    assert "fleet lock status prod --limit d" in capsys.readouterr().out
+
+
 def test_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hosts = FakeHosts({"b": KeyboardInterrupt()}, keep=("d",))
     code, report = run(tmp_path, hosts)
@@ -257,7 +266,8 @@ def test_a_defect_leaves_no_lock(tmp_path: Path) -> None:
     hosts = FakeHosts({"b": ZeroDivisionError()})
     with pytest.raises(ZeroDivisionError):
         run(tmp_path, hosts)
-    assert hosts.ends == [({}, "interrupted")]
+    # What became of whom is kept: these were not "not begun".
+    assert hosts.ends == [({"a": "live", "b": "interrupted"}, "interrupted")]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pyinfra_deploy.plan_commands import Foreseen, Read
 from pyinfra_deploy.planning import host_plan
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.foresight import Foresight
+from pyinfra_deploy.rollout import asking
 from pyinfra_deploy.rollout.asking import Answers
 from pyinfra_deploy.rollout.policy import Code, Kind
 from tests.fakes.repository import HOSTS, Repository
@@ -205,6 +206,27 @@ def test_a_host_that_still_has_something_to_change_has_its_turn_again(world: Wor
     interrupted(world)
     assert run("--resume", "--yes") == Code.DONE
     assert world.driven[0][1].waiting == ("gpu01", "gpu02")
+
+
+def test_what_was_interrupted_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(world)
+    ended: list[str] = []
+
+    def ask(_fleet: Any, command: str, requests: Any, **_: Any) -> Answers:
+        ended.extend(f"{command} {host} {one['id']}" for host, one in requests.items())
+        return Answers()
+
+    monkeypatch.setattr(asking, "ask", ask)
+    assert run("--abandon", "--yes") == Code.DONE
+    assert ended == ["rollout end gpu01 ro1", "rollout end gpu02 ro1"]
+    assert world.driven == []
+    who = {"owner": "bob@desk", "machine": "desk:1:2"}
+    for one in world.status.values():
+        one |= {"live": True, "lease": who, "rollout": one["rollout"] | who | {"state": "running"}}
+    assert run("--abandon", "--yes") == Code.LOCKED
+    world.status.clear()
+    assert run("--abandon", "--yes") == Code.REFUSED
+    assert len(ended) == 2
 
 
 @pytest.mark.parametrize(
