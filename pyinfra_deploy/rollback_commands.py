@@ -39,8 +39,8 @@ def register(commands: Any) -> None:
     back = commands.add_parser(
         "rollback",
         help="take hosts back to a release that they have kept, and hold them there",
-        description="Without RELEASE: hosts that run the release that the settings ask for go back "
-        "to the one before it; the others are only held where they are.",
+        description="Without RELEASE: hosts that run the newest release that was rolled out go "
+        "back to the one before it; the others are only held where they are.",
         epilog=EPILOG,
     )
     back.add_argument("inventory", help=INVENTORY)
@@ -77,7 +77,15 @@ def _rollback(arguments: argparse.Namespace) -> int:
         print(found, file=sys.stderr)
         for line in rollback.listed(kept):
             print(f"    {line}", file=sys.stderr)
+        commands = list(rollback.commands(kept, fleet.name))
+        if commands:
+            print("to take hosts to what each ran before:", file=sys.stderr)
+        for line in commands:
+            print(f"    {line}", file=sys.stderr)
         return Code.REFUSED
+    untouched = [host for host in chosen if host not in found]
+    if untouched:
+        print(f"not touched: {', '.join(untouched)} (no engine, or it runs no release)")
     # Those that are switched first: the canary is one of them.
     found = dict(sorted(found.items(), key=lambda one: not one[1].switch))
     options = options_of(arguments)
@@ -163,7 +171,14 @@ def _begin(
         return hooks.around_rollout(fleet, console, lambda: drive(hosts, console, kept, {}))
 
 
-def resume(fleet: Fleet, document: Mapping[str, Any], seen: asking.Answers, *, yes: bool) -> int:
+def resume(
+    fleet: Fleet,
+    document: Mapping[str, Any],
+    seen: asking.Answers,
+    *,
+    yes: bool,
+    dry: bool = False,
+) -> int:
     """Of a rollback that was interrupted."""
     course = course_of(document, seen)
     held = {
@@ -181,6 +196,8 @@ def resume(fleet: Fleet, document: Mapping[str, Any], seen: asking.Answers, *, y
     }
     course = Course(course.hosts, course.options, outcomes, agreed=len(outcomes))
     print(f"to go: {', '.join(course.waiting) or 'nothing, only its end'}")
+    if dry:
+        return Code.DONE
     if not yes and not confirmed("Go on?"):
         print("nothing was changed")
         return Code.REFUSED

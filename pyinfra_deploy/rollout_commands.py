@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from pyinfra_deploy import facts_commands, playbook_plan
@@ -40,7 +42,12 @@ def register(commands: Any) -> None:
     )
     add_policy(rollout)
     rollout.add_argument(
-        "--resume", action="store_true", help="go on with the one that was paused or interrupted"
+        "--resume",
+        action="store_true",
+        help="go on with the one that was paused or interrupted; takes --exclude, --dry and --yes",
+    )
+    rollout.add_argument(
+        "--abandon", action="store_true", help="give up the one that was paused or interrupted"
     )
     rollout.set_defaults(run=_rollout)
 
@@ -54,16 +61,16 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
             help=f"{what}: groups or hosts, with commas",
         )  # fmt: skip
     parser.add_argument(
-        "--canary", type=_count, default=defaults.canary, metavar="N",
+        "--canary", type=_count, metavar="N",
         help=f"hosts that go first, alone ({defaults.canary}); 0: none",
     )  # fmt: skip
     parser.add_argument(
-        "--batch", type=_batch, default=defaults.batch, metavar="25%|N",
+        "--batch", type=_batch, metavar="25%|N",
         help=f"hosts that go at once after that ({defaults.batch})".replace("%", "%%"),
     )  # fmt: skip
     parser.add_argument("--pause", action="store_true", help="ask before each next group")
     parser.add_argument(
-        "--max-failures", type=_count, default=0, metavar="N",
+        "--max-failures", type=_count, metavar="N",
         help="hosts that may fail before it stops (0)",
     )  # fmt: skip
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask before it begins")
@@ -85,17 +92,41 @@ def _batch(text: str) -> Batch:
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    return Options(
-        arguments.canary, arguments.batch, arguments.pause, arguments.max_failures
-    )  # fmt: skip
+    given = {name: getattr(arguments, name) for name in ("canary", "batch", "max_failures")}
+    known = {name: value for name, value in given.items() if value is not None}
+    return replace(Options(pause=arguments.pause), **known)
+
+
+def _not_of_a_resume(arguments: argparse.Namespace) -> str:
+    """Options that --resume would have to drop without a word."""
+    given = {
+        "--only": arguments.only,
+        "--pause": arguments.pause,
+        "--canary": arguments.canary is not None,
+        "--batch": arguments.batch is not None,
+        "--max-failures": arguments.max_failures is not None,
+    }
+    return ", ".join(option for option, there in given.items() if there)
 
 
 def _rollout(arguments: argparse.Namespace) -> int:
+    wrong = _not_of_a_resume(arguments) if arguments.resume else ""
+    if wrong:
+        print(
+            f"--resume goes on as it was begun, without {wrong}. For another course begin a new "
+            "one, which goes by what hosts have now: fleet rollout",
+            file=sys.stderr,
+        )
+        return Code.USAGE
     fleet = load_fleet(arguments.inventory)
+    if arguments.abandon:
+        from pyinfra_deploy.resuming import abandon
+
+        return abandon(fleet, yes=arguments.yes)
     if arguments.resume:
         from pyinfra_deploy.resuming import resume
 
-        return resume(fleet, yes=arguments.yes)
+        return resume(fleet, arguments.exclude, yes=arguments.yes, dry=arguments.dry)
     hosts = facts_commands.chosen(fleet, arguments.only, arguments.exclude)
     read = read_hosts(fleet, hosts)
     code = print_plan(read)

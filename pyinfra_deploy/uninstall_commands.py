@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.facts_commands import chosen
 from pyinfra_deploy.operations.lease import TTL_SECONDS
-from pyinfra_deploy.operations.run import own_run
+from pyinfra_deploy.operations.run import own_run, stealing
 from pyinfra_deploy.rollout import asking
 from pyinfra_deploy.settings.fleet import load_fleet
 
@@ -53,9 +53,13 @@ def _uninstall(arguments: argparse.Namespace) -> int:
     if not arguments.yes and not _typed(fleet.name, hosts):
         print("nothing was changed")
         return 1
-    done = asking.ask(
-        fleet, "uninstall", dict.fromkeys(hosts, request | {"dry": False}), REMOVE_SECONDS
-    )
+    # A run of this machine that was killed holds nobody up.
+    there = asking.ask(fleet, "rollout status", {host: {"engine": None} for host in hosts})
+    requests = {
+        host: request | {"dry": False, "lease": lease | stealing(there.get(host, {}).get("lease"))}
+        for host in hosts
+    }
+    done = asking.ask(fleet, "uninstall", requests, REMOVE_SECONDS)
     for host in done:
         print(f"{host}: uninstalled")
     return _told_missing(done)

@@ -110,7 +110,8 @@ def logs(request: dict[str, Any]) -> dict[str, Any]:
 
 def kept_releases(request: dict[str, Any]) -> dict[str, Any]:
     """`service releases` {engine} -> {current, previous, releases: {id: {vllm, model, served_model_
-    name, config}}}: config is the text of its config.yaml."""
+    name, config, staged}}}: config is the text of its config.yaml, staged the Unix time at which
+    the release came to this host."""
     name = engine.name_of(request)
     found = {}
     for directory in sorted((engine.home(name) / "releases").glob("[!.]*")):
@@ -122,7 +123,11 @@ def kept_releases(request: dict[str, Any]) -> dict[str, Any]:
         except OSError:
             config = ""
         kept = ("vllm", "model", "model_digest", "runtime", "served_model_name")
-        found[directory.name] = {key: document.get(key) for key in kept} | {"config": config}
+        staged = (directory / "release.json").stat().st_mtime  # written once, at its staging
+        found[directory.name] = {key: document.get(key) for key in kept} | {
+            "config": config,
+            "staged": staged,
+        }
     return {
         "current": engine.linked(name, "current"),
         "previous": engine.linked(name, "previous"),

@@ -56,10 +56,11 @@ def machine_identity() -> str:
 
 
 def start_tick(pid: int) -> int | None:
-    """The start time of a process in clock ticks since boot; None when there is no such process."""
+    """The start time of a process in clock ticks since boot; None when there is no such process, or
+    /proc hides it, as it may another user's (proc(5), hidepid)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The command's name may hold spaces and brackets: count from the last bracket.
     return int(text.rsplit(")", 1)[1].split()[19])
@@ -75,4 +76,22 @@ def is_dead_run_of_this_machine(lease: object) -> bool:
     if machine != this_machine:
         return False
     pid, started = lease.get("pid"), lease.get("pid_start")
-    return boot != this_boot or (isinstance(pid, int) and start_tick(pid) != started)
+    return boot != this_boot or (isinstance(pid, int) and pid > 0 and _is_gone(pid, started))
+
+
+def stealing(lease: object) -> dict[str, Any]:
+    """For `lease acquire`: {steal_run} where the host's lease is of a dead run of this machine."""
+    if isinstance(lease, dict) and is_dead_run_of_this_machine(lease):
+        return {"steal_run": lease["run"]}
+    return {}
+
+
+def _is_gone(pid: int, started: object) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass  # it runs, and is another user's (kill(2))
+    tick = start_tick(pid)
+    return tick is not None and tick != started

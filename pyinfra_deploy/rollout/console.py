@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,12 +30,12 @@ class Console:
 
     def say(self, text: str) -> None:
         self.record.log(text)
-        print(text, flush=True)
+        _show(text)
 
     def line(self, text: str) -> None:
         """One of pyinfra's."""
         self.record.log(text)
-        print(f"    {text}" if text else "", flush=True)
+        _show(f"    {text}" if text else "")
 
     def note(self, text: str, hosts: Sequence[str]) -> None:
         """Of something beside pyinfra, into the timeline too."""
@@ -73,9 +75,26 @@ class Console:
         return confirmed(f"{len(course.waiting)} to go: {', '.join(course.waiting)}. Go on?")
 
 
+def _show(text: str) -> None:
+    """Where nobody can see it any more (a closed terminal answers EIO, a closed pipe EPIPE), the
+    run goes on to give its hosts back: what is said is in its record, too."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        _show_no_more()
+
+
+def _show_no_more() -> None:
+    # What is left in the buffer would fail once more at the exit, whose code would then be 120.
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 def confirmed(question: str) -> bool:
     """Whether somebody at the terminal says yes."""
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
+    except (EOFError, OSError):
         return False

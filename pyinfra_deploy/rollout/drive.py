@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.rollout import course as courses
+from pyinfra_deploy.rollout.others import INTERRUPTED, PAUSED
 from pyinfra_deploy.rollout.policy import Code, exit_code
 from pyinfra_deploy.rollout.pyinfra_hosts import HELD
 
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from pyinfra_deploy.rollout.asking import Answers
     from pyinfra_deploy.rollout.console import Console
     from pyinfra_deploy.rollout.pyinfra_hosts import PyinfraHosts
-
-PAUSED, INTERRUPTED = "paused", "interrupted"
-# What may be gone on with (files/fleet_host/rollout.py, and the words above).
-UNFINISHED = ("running", PAUSED, INTERRUPTED)
 
 
 def drive(
@@ -46,7 +43,8 @@ def drive(
         except Exception:
             # A defect of this program must not keep the hosts locked.
             with contextlib.suppress(Exception, KeyboardInterrupt):
-                _say_what_is_kept(hosts, console, hosts.give_back({}, INTERRUPTED))
+                kept = hosts.give_back(_results_so_far(console), INTERRUPTED)
+                _say_what_is_kept(hosts, console, kept)
             raise
         console.course = course
         code = exit_code(course, step)
@@ -70,6 +68,12 @@ def _taken(
     locked = any(said.get("what") == HELD for said in answers.refused.values())
     why = f"{', '.join(answers.missing)} could not be taken; nothing was changed"
     console.say(f"not begun: {why}")
+    if hosts.taken:
+        names = ",".join(hosts.taken)
+        console.say(
+            f"{names} did not answer, and may be locked by this run: fleet lock status "
+            f"{hosts.fleet.name} --limit {names}. The next run from this machine takes it over"
+        )
     if locked:
         console.say(f"who holds which host: fleet lock status {hosts.fleet.name}")
     code = Code.LOCKED if locked else Code.REFUSED
@@ -98,12 +102,10 @@ def _interrupted(hosts: PyinfraHosts, console: Console) -> Code:
     """A second Ctrl-C leaves at once; what is not given back then ends by itself, as it says."""
     console.say("interrupted: giving the hosts back; press Ctrl-C again to leave at once")
     kept, turn = list(hosts.taken), console.turn
-    results = {host: kind.value for host, kind in console.course.outcomes.items()}
-    results |= dict.fromkeys(turn, INTERRUPTED)
     try:
         if turn:
             _say_of_turn(console, turn, hosts.status(turn))
-        kept = hosts.give_back(results, INTERRUPTED)
+        kept = hosts.give_back(_results_so_far(console), INTERRUPTED)
     except KeyboardInterrupt:
         console.say("left at once")
     _say_what_is_kept(hosts, console, kept)
@@ -111,6 +113,11 @@ def _interrupted(hosts: PyinfraHosts, console: Console) -> Code:
     console.record.end(INTERRUPTED, "by the operator", Code.INTERRUPTED)
     console.say(f"report: {console.record.page_path}")
     return Code.INTERRUPTED
+
+
+def _results_so_far(console: Console) -> dict[str, str]:
+    results = {host: kind.value for host, kind in console.course.outcomes.items()}
+    return results | dict.fromkeys(console.turn, INTERRUPTED)
 
 
 def _say_of_turn(console: Console, turn: tuple[str, ...], seen: Answers) -> None:
@@ -143,7 +150,11 @@ def _signals_interrupt() -> Iterator[None]:
     """A closed terminal and `kill` end a rollout as Ctrl-C does; and Ctrl-C does also where a shell
     has begun this in the background, with SIGINT ignored."""
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            # A terminal that is closed says so twice, through the shell and at the shell's end:
+            # the second one is nobody's wish to leave without giving the hosts back.
+            signal.signal(number, lambda *_: None)
         raise KeyboardInterrupt
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -72,7 +72,8 @@ def failed(
     """Of a host whose run did not end well.
 
     told: {error: {what, why, fix, detail}, back_to?} of its go-live, where it came to that. said:
-    what the run printed of it. seen: its `rollout status` afterwards, None: not reached.
+    what the run printed of it. seen: its `rollout status` afterwards, None: not reached; its
+    engine's `answers`, where a go-live has failed, tells whether it answers a completion.
     """
     error = (told or {}).get("error")
     error = error if isinstance(error, dict) else {}
@@ -106,7 +107,10 @@ def _kind(
     if ours and phase in PENDING:
         return Kind.DOWN if serves is None else Kind.LOST, serves
     if ours and phase == "failed":
-        return Kind.DOWN, serves
+        # A restart of what it ran before has nothing to go back to, and serves where only its
+        # gates failed. That its process runs proves nothing: it has to answer.
+        answers = serves is not None and engine.get("answers") is True
+        return (Kind.FAILED, serves) if answers else (Kind.DOWN, None)
     if ours and (phase == "reverted" or (told.get("back_to") and told["back_to"] == serves)):
         return (Kind.BACK if serves else Kind.DOWN), serves
     # Nothing of it was ever switched: whether the host serves is as it was before.
@@ -122,7 +126,8 @@ def _reason(said: Sequence[str], seen: Mapping[str, Any] | None, engine: Mapping
     if seen is None:
         return said[-1] if said else "the host was not reached"
     if _at_work(engine):
-        return "its go-live is still at work, and ends by itself; --resume joins it"
+        # Not --resume: with a lost host the rollout is over, and the next one takes what it finds.
+        return "its go-live is still at work, and ends by itself; then run the same command again"
     return said[-1] if said else "its run ended without a word"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.operations.rollout_run import TTL_SECONDS, VARIABLE, RolloutRun
 from pyinfra_deploy.operations.run import is_dead_run_of_this_machine
-from pyinfra_deploy.rollout import asking, child, outcome
+from pyinfra_deploy.rollout import asking, child, others, outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +25,7 @@ RENEW_AFTER_SECONDS = 6 * 3600
 BUILD_EARLY = Path(__file__).resolve().parents[1] / "deploys" / "build_early.py"
 # files/fleet_host/lease.py
 HELD = "another run is at work on this host"
+NOT_BEGUN, GIVEN_UP = "not begun", "given up"
 
 
 @dataclass
@@ -55,7 +56,9 @@ class PyinfraHosts:
         self, document: Mapping[str, Any], generations: Mapping[str, int | None]
     ) -> asking.Answers:
         """Take all hosts, or none: what stood in the way is in the answers. The first host is taken
-        alone, so that of two that begin at once one gets it and the other learns of it there."""
+        alone, so that of two that begin at once one gets it and the other learns of it there. All
+        others of the inventory that answer are asked then: of two rollouts that have no host in
+        common each has taken its own before, so one at least sees the other, whoever is down."""
         self._document = document
         hosts = sorted(self.wanted)
         # From here on: who is interrupted in the middle does not know which of them are.
@@ -67,11 +70,31 @@ class PyinfraHosts:
             answers.refused |= found.refused
             answers.lost |= found.lost
             if found.missing:
-                self.taken = list(answers)
-                self.give_back(dict.fromkeys(self.taken, "not begun"), "")
                 break
+        else:
+            self._meet_others(answers)
+        if answers.missing:
+            # One whose answer was lost may have been taken all the same.
+            self.taken = [host for host in hosts if host in answers or host in answers.lost]
+            self.give_back(dict.fromkeys(self.taken, NOT_BEGUN), "")
         self._renewed = self.clock()
         return answers
+
+    def _meet_others(self, answers: asking.Answers) -> None:
+        """Hosts that another rollout has are told as refused. What was begun before and has been
+        left is over with this one: nobody is to go on with it later."""
+        rest = [host for host in self.fleet.hosts if host not in self.wanted]
+        seen = asking.ask(self.fleet, "rollout status", {host: {"engine": None} for host in rest})
+        for host, one in seen.items():
+            if others.at_work(one, self.fleet.name):
+                why = f"{others.in_words(one)} runs: one at a time in an inventory."
+                answers.refused[host] = {"what": HELD, "why": why, "fix": "Wait for it."}
+        left = {host: one for host, one in seen.items() if others.is_unfinished(one)}
+        if answers.missing or not left:
+            return
+        for said in sorted({others.in_words(one) for one in left.values()}):
+            self.on_line(f"{said} has not ended, and cannot be gone on with from here on")
+        give_up(self.fleet, left, f"{self.rollout} has begun")
 
     def _take(self, hosts: Sequence[str], generations: Mapping[str, int | None]) -> asking.Answers:
         answers = asking.ask(
@@ -125,7 +148,7 @@ class PyinfraHosts:
                 "run": self.run.run,
                 "id": self.rollout,
                 "state": state,
-                "result": results.get(host, "not begun"),
+                "result": results.get(host, NOT_BEGUN),
                 "release": self.wanted.get(host),
                 "cause": (causes or {}).get(host, ""),
             }
@@ -138,6 +161,19 @@ class PyinfraHosts:
     def status(self, hosts: Sequence[str]) -> asking.Answers:
         requests = {host: {"engine": self._engine(host)} for host in hosts}
         return asking.ask(self.fleet, "rollout status", requests)
+
+    def _status_and_answers(self, hosts: Sequence[str]) -> asking.Answers:
+        """Of an engine whose go-live has failed also whether it answers, as `answers`."""
+        seen = self.status(hosts)
+        failed = [
+            host
+            for host, one in seen.items()
+            if ((one.get("engine") or {}).get("golive") or {}).get("phase") == "failed"
+        ]
+        requests = {host: {"engine": self._engine(host)} for host in failed}
+        for host, one in asking.ask(self.fleet, "service answers", requests).items():
+            seen[host]["engine"]["answers"] = one["answers"]
+        return seen
 
     def _engine(self, host: str) -> str | None:
         found = self.fleet.hosts[host]
@@ -183,7 +219,7 @@ class PyinfraHosts:
             told = {host: _read(directory / f"{host}.json") for host in hosts}
         ended_well = {host for host in hosts if self._ended_well(ran, host, told[host])}
         rest = [host for host in hosts if host not in ended_well]
-        seen = self.status(rest)
+        seen = self._status_and_answers(rest)
         return {
             host: outcome.succeeded(host, self.wanted[host], told[host])
             if host in ended_well
@@ -206,6 +242,19 @@ class PyinfraHosts:
         # A go-live may have succeeded, and a step after it failed.
         failed = name in ran.results.get("failed_hosts", ())
         return ran.finished(name) or (told is not None and "result" in told and not failed)
+
+
+def give_up(fleet: Fleet, left: Mapping[str, Mapping[str, Any]], cause: str) -> asking.Answers:
+    """End, on their hosts, rollouts that nobody is to go on with. left: {host: `rollout status`}.
+    Their locks, where a killed run has left them, stay as they are."""
+    requests = {
+        host: {
+            "run": "none", "id": one["rollout"]["id"], "state": "", "result": GIVEN_UP,
+            "release": None, "cause": cause,
+        }
+        for host, one in left.items()
+    }  # fmt: skip
+    return asking.ask(fleet, "rollout end", requests, timeout_seconds=30)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

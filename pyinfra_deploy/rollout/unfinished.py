@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.rollout import outcome
-from pyinfra_deploy.rollout.drive import UNFINISHED
+from pyinfra_deploy.rollout.others import UNFINISHED
 from pyinfra_deploy.rollout.policy import Course, Kind, Options, read_batch
+from pyinfra_deploy.rollout.pyinfra_hosts import NOT_BEGUN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -14,13 +15,33 @@ if TYPE_CHECKING:
 
 def unfinished(seen: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     """The newest one that has not ended. Where one host says that it has, the others were only not
-    reached at its end."""
-    found = [
-        document for answer in seen.values() if isinstance(document := answer.get("rollout"), dict)
-    ]
-    ended = {document.get("id") for document in found if document.get("state") not in UNFINISHED}
-    left = [document for document in found if document.get("id") not in ended]
+    reached at its end; and one on a host of which a newer one has begun since is over on all."""
+    found = {
+        host: document
+        for host, answer in seen.items()
+        if isinstance(document := answer.get("rollout"), dict)
+    }
+    ended = {one.get("id") for one in found.values() if one.get("state") not in UNFINISHED}
+    left = [
+        one for one in found.values()
+        if one.get("id") not in ended
+        and not any(_has_followed(found, host, one) for host in one["hosts"])
+    ]  # fmt: skip
     return max(left, key=lambda one: str(one.get("began")), default=None)
+
+
+def _has_followed(
+    found: Mapping[str, Mapping[str, Any]], host: str, earlier: Mapping[str, Any]
+) -> bool:
+    one = found.get(host, earlier)
+    if one.get("id") == earlier.get("id") or str(one.get("began")) <= str(earlier.get("began")):
+        return False
+    # One that could not take all of its hosts has begun on none.
+    return any(
+        there.get("state") in UNFINISHED or there.get("result") != NOT_BEGUN
+        for there in found.values()
+        if there.get("id") == one.get("id")
+    )
 
 
 def options_of(document: Mapping[str, Any]) -> Options:

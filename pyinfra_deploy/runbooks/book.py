@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from pyinfra_deploy.operations.run import stealing
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
@@ -98,6 +100,11 @@ class Scene:
         """Of all hosts of the run, each with its engine's name. StopError where one says no."""
         asked = self.hosts if hosts is None else hosts
         requests = {host: {"engine": self.engine(host), **request} for host in asked}
+        return self._ask(command, requests, timeout_seconds)
+
+    def _ask(
+        self, command: str, requests: Mapping[str, Mapping[str, Any]], timeout_seconds: int = 120
+    ) -> Answers:
         answers = self.doors.ask(command, requests, timeout_seconds)
         if answers.missing:
             first = answers.missing[0]
@@ -117,10 +124,14 @@ class Scene:
         return printed
 
     def take(self) -> None:
-        """The lock of all hosts. StopError where another run has one by now."""
+        """The lock of all hosts; of a run of this machine that was killed it is taken over.
+        StopError where another run has one by now."""
+        there = self.ask("rollout status")
         spec = {**self.lease, "ttl_seconds": LEASE_SECONDS, "generation_seen": None}
         self.seen["leased"] = list(self.hosts)
-        self.ask("lease acquire", **spec)
+        self._ask(
+            "lease acquire", {host: spec | stealing(there[host]["lease"]) for host in self.hosts}
+        )
 
     def give_back(self) -> None:
         """What `take` has taken; of a host that another run has, nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from pyinfra_deploy.operations.run import is_dead_run_of_this_machine
 from pyinfra_deploy.runbooks.book import Scene, Step, StopError
 
 DRAIN_MARGIN_SECONDS = 60
@@ -11,9 +12,13 @@ DRAIN_MARGIN_SECONDS = 60
 
 def nobody_at_work(scene: Scene) -> None:
     seen = scene.ask("rollout status")
-    held = [
-        f"{host} ({seen[host]['lease']['owner']})" for host in scene.hosts if seen[host]["live"]
-    ]
+    locked = [host for host in scene.hosts if seen[host]["live"]]
+    dead = [host for host in locked if is_dead_run_of_this_machine(seen[host]["lease"])]
+    if dead:
+        scene.say(
+            f"  a run of this machine was killed on {', '.join(dead)}: its lock is taken over"
+        )
+    held = [f"{host} ({seen[host]['lease']['owner']})" for host in locked if host not in dead]
     if held:
         raise StopError(
             f"another run is at work on {', '.join(held)}",

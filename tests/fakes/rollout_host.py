@@ -95,13 +95,13 @@ class RolloutHost:
             "HOME": str(self.root), "FLEET_RUN_ROOT": str(self.root / "run"),
         }  # fmt: skip
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-c", DRIVER, *arguments],
             cwd=self.root,
             env=self.environment(),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,

@@ -34,6 +34,7 @@ class HostState:
     dies: bool = False
     release: str | None = "r1"
     locked_by: str = ""
+    lease: dict[str, Any] | None = None
     taken_meanwhile: bool = False
     unreachable: bool = False
     holders: list[dict[str, Any]] = field(default_factory=list)
@@ -110,7 +111,7 @@ Answer = dict[str, Any] | str
 
 
 def _status(_doors: FakeDoors, _name: str, host: HostState, _request: Mapping[str, Any]) -> Answer:
-    lease = {"owner": host.locked_by} if host.locked_by else None
+    lease = {"owner": host.locked_by} if host.locked_by else host.lease
     return {"live": bool(lease), "lease": lease, "engine": {"current": host.release}}
 
 
@@ -168,7 +169,8 @@ def _logs(_doors: FakeDoors, _name: str, _host: HostState, request: Mapping[str,
 
 
 def _acquire(doors: FakeDoors, name: str, host: HostState, request: Mapping[str, Any]) -> Answer:
-    if host.taken_meanwhile:
+    held = host.lease is not None and request.get("steal_run") != host.lease["run"]
+    if host.taken_meanwhile or held:
         return "another run is at work on this host"
     assert request["generation_seen"] is None
     assert request["ttl_seconds"] > 0

@@ -104,6 +104,8 @@ def test_the_engine_is_told_with_what_it_runs_and_how_its_last_go_live_ended(
     assert (seen["golive"]["phase"], seen["hold"]["kept"]) == ("done", "r1")
     kept = service.kept_releases({"engine": "main"})
     assert (kept["current"], list(kept["releases"])) == ("r1", ["r1"])
+    place = host.home / "releases/r1"
+    assert kept["releases"]["r1"]["staged"] == (place / "release.json").stat().st_mtime
 
 
 def drain(**more: Any) -> dict[str, Any]:

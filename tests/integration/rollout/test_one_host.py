@@ -4,12 +4,13 @@ the lock is given back or is taken over, and the host keeps how far it came."""
 from __future__ import annotations
 
 import os
+import pty
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fakes.rollout_host import ended, wait_for
+from tests.fakes.rollout_host import PATIENCE_SECONDS, ended, wait_for
 
 if TYPE_CHECKING:
     from tests.fakes.rollout_host import RolloutHost
@@ -105,6 +106,22 @@ def test_interrupted_it_gives_the_host_back(rollout_host: RolloutHost, number: i
     assert code == 130, printed
     assert "gpu01: its go-live (starting) goes on by itself" in printed
     assert "fleet rollout prod --resume" in printed
+    assert rollout_host.state("lease.json") is None
+    assert rollout_host.state("rollout.json")["state"] == "interrupted"
+    assert rollout_host.report()["end"]["code"] == 130
+
+
+def test_a_closed_terminal_ends_it_as_ctrl_c_does(rollout_host: RolloutHost) -> None:
+    """A real one: what is printed to it then fails, which a pipe would take."""
+    rollout_host.engine("starting", "ro1", "r2")
+    rollout_host.behave(sleep=600)
+    terminal, its_end = pty.openpty()
+    with rollout_host.start(stdout=its_end) as process:
+        os.close(its_end)
+        rollout_host.begun(process)
+        os.close(terminal)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(PATIENCE_SECONDS) == 130
     assert rollout_host.state("lease.json") is None
     assert rollout_host.state("rollout.json")["state"] == "interrupted"
     assert rollout_host.report()["end"]["code"] == 130

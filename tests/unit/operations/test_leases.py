@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -108,11 +109,37 @@ def test_a_dead_run_of_this_machine_is_recognised() -> None:
         # Nothing is guessed from a lease that does not say.
         ({"pid": None}, False),
         ({"pid": "7"}, False),
+        ({"pid": 0}, False),
+        ({"pid": -1}, False),
         ({"machine": None}, False),
     ],
 )
 def test_whether_a_lease_is_of_a_dead_run(change: dict[str, Any], dead: bool) -> None:
     assert runs.is_dead_run_of_this_machine(of_this_machine(**change)) is dead
+
+
+@pytest.mark.parametrize("hidden", [FileNotFoundError, PermissionError])
+@pytest.mark.parametrize("of_another_user", [False, True])
+def test_a_process_that_proc_hides_is_not_called_dead(
+    monkeypatch: pytest.MonkeyPatch, hidden: type[OSError], of_another_user: bool
+) -> None:
+    """hidepid=2 hides another user's /proc/PID, hidepid=1 forbids to read it (proc(5))."""
+
+    def hide(path: Path) -> str:
+        if path.name == "stat":
+            raise hidden
+        return read(path)
+
+    def forbidden(_pid: int, _number: int) -> None:
+        raise PermissionError
+
+    lease, (gone, started) = of_this_machine(), dead_process()
+    read = Path.read_text
+    monkeypatch.setattr(Path, "read_text", hide)
+    assert runs.is_dead_run_of_this_machine(of_this_machine(pid=gone, pid_start=started))
+    if of_another_user:
+        monkeypatch.setattr(os, "kill", forbidden)
+    assert not runs.is_dead_run_of_this_machine(lease)
 
 
 @pytest.mark.parametrize("nothing", [None, {}, [], [1], "x", 7])

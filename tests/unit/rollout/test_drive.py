@@ -3,8 +3,11 @@ codes in docs/rollout.md that a run can end with."""
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import re
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -53,6 +56,8 @@ class FakeHosts:
             else:
                 answers[host] = {}
                 self.taken.append(host)
+        if answers.missing:  # those that it could not give back
+            self.taken = list(self.keep)
         return answers
 
     def status(self, hosts: Sequence[str]) -> Answers:
@@ -132,10 +137,15 @@ def test_to_the_end_with_failures_that_were_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "code"), [(Kind.DOWN, Code.DOWN), (Kind.LOST, Code.LOST)])
-def test_a_host_that_is_down_or_lost(tmp_path: Path, kind: Kind, code: Code) -> None:
+def test_a_host_that_is_down_or_lost(
+    tmp_path: Path, kind: Kind, code: Code, capsys: pytest.CaptureFixture[str]
+) -> None:
     hosts = FakeHosts({"b": kind})
     assert run(tmp_path, hosts)[0] == code
     assert hosts.turns == [("a",), ("b",)]
+    # It is over on all hosts, so nothing may point to --resume.
+    assert hosts.ends[0][1] == ""
+    assert "--resume" not in capsys.readouterr().out
 
 
 def test_a_lost_host_is_skipped_where_it_may_fail(tmp_path: Path) -> None:
@@ -180,6 +190,13 @@ def test_not_begun(
     assert ("fleet lock status prod" in said) == (code is Code.LOCKED)
 
 
+def test_who_may_be_locked_after_a_lost_answer_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, FakeHosts(refuse={"c": "the host has changed"}, keep=("d",)))
+    assert "fleet lock status prod --limit d" in capsys.readouterr().out
+
+
 def test_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hosts = FakeHosts({"b": KeyboardInterrupt()}, keep=("d",))
     code, report = run(tmp_path, hosts)
@@ -208,11 +225,49 @@ def test_interrupted_twice_says_what_is_left(
     assert "the lock of a, b, c, d was not given back" in said
 
 
+class ClosedTerminal(io.StringIO):
+    """As a pty answers when its other end is closed."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_on_a_closed_terminal_the_hosts_are_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = FakeHosts({"b": KeyboardInterrupt()})
+    monkeypatch.setattr("sys.stdout", ClosedTerminal())
+    code, report = run(tmp_path, hosts)
+    assert (code, report["end"]["what"]) == (Code.INTERRUPTED, "interrupted")
+    assert hosts.ends == [({"a": "live", "b": "interrupted"}, "interrupted")]
+    assert "fleet rollout prod --resume" in "\n".join(report["log"])
+
+
+def test_a_terminal_that_is_closed_says_so_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = FakeHosts()
+
+    def closed(*_: object) -> dict[str, Outcome]:
+        signal.raise_signal(signal.SIGHUP)
+        return {}
+
+    def again(hosts: Sequence[str]) -> Answers:
+        signal.raise_signal(signal.SIGHUP)
+        return Answers()
+
+    monkeypatch.setattr(hosts, "switch", closed)
+    monkeypatch.setattr(hosts, "status", again)
+    assert run(tmp_path, hosts)[0] == Code.INTERRUPTED
+    assert hosts.ends == [({"a": "interrupted"}, "interrupted")]
+
+
 def test_a_defect_leaves_no_lock(tmp_path: Path) -> None:
     hosts = FakeHosts({"b": ZeroDivisionError()})
     with pytest.raises(ZeroDivisionError):
         run(tmp_path, hosts)
-    assert hosts.ends == [({}, "interrupted")]
+    # What became of whom is kept: these were not "not begun".
+    assert hosts.ends == [({"a": "live", "b": "interrupted"}, "interrupted")]
 
 
 @pytest.mark.parametrize(

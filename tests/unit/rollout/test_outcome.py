@@ -54,6 +54,9 @@ def test_a_host_whose_gates_failed_serves_its_previous_release() -> None:
     [
         (None, Kind.LOST),
         (status("failed", active="failed"), Kind.DOWN),
+        (status("failed"), Kind.DOWN),  # it runs, and nobody knows whether it answers
+        (status("failed", answers=False), Kind.DOWN),
+        (status("failed", answers=True), Kind.FAILED),
         (status("reverted", active="failed"), Kind.DOWN),
         (status("starting", golive_active="active"), Kind.LOST),
         (status("starting", active="inactive"), Kind.DOWN),
@@ -69,6 +72,14 @@ def test_what_the_host_says_decides(seen: Any, kind: Kind) -> None:
     assert judged(None, seen).kind == kind
 
 
+def test_a_restart_of_the_same_release_that_failed_its_gates_serves_it() -> None:
+    found = judged({"error": ERROR}, status("failed", started="r2", answers=True))
+    assert (found.kind, found.serves) == (Kind.FAILED, "r2")
+    assert found.in_words.startswith("gpu01: serves the release, but a step after that failed")
+    silent = judged({"error": ERROR}, status("failed", started="r2", answers=False))
+    assert (silent.kind, silent.serves) == (Kind.DOWN, None)
+
+
 def test_a_check_after_the_go_live_that_led_back() -> None:
     told = {"error": {"what": "release r2 went live, and then: no"}, "back_to": "r1"}
     assert judged(told, status("done")).kind == Kind.BACK
@@ -82,8 +93,8 @@ def test_without_an_error_of_its_own_the_last_line_says_why() -> None:
     )  # fmt: skip
     assert judged(None, status(None)).reason == "its run ended without a word"
     assert judged(None, None).reason == "the host was not reached"
-    joined = judged(None, status("starting", golive_active="active"))
-    assert "--resume joins it" in joined.reason
+    at_work = judged(None, status("starting", golive_active="active"))
+    assert at_work.reason.endswith("then run the same command again")
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,67 @@ def test_all_or_none_are_taken(said: Said) -> None:
     assert hosts.taken == []
 
 
+def test_a_host_whose_answer_was_lost_is_given_back_too(said: Said) -> None:
+    """It may have been taken before the connection was lost."""
+    said.says["rollout take", "c"] = None
+    said.says["rollout end", "c"] = None
+    hosts = hosts_of()
+    assert hosts.take({"id": "ro1"}, {}).missing == ["c"]
+    assert said.asked[-1] == ("rollout end", ["a", "b", "c"])
+    assert hosts.taken == ["c"]
+
+
+def of_another(**change: Any) -> dict[str, Any]:
+    """What a host says that another rollout, of another machine, has now."""
+    who = {"owner": "bob@desk", "machine": "desk:1:2"}
+    document = {"id": "ro0", "kind": "rollout", "state": "running", "inventory": "prod", **who}
+    lease = {"run": "other", "pid": 1, "pid_start": 1, **who}
+    return {"rollout": document | change, "lease": lease, "live": True}
+
+
+def test_one_rollout_at_a_time_also_without_a_common_host(said: Said) -> None:
+    said.says["rollout status", "c"] = of_another()
+    said.says["rollout status", "d"] = None  # a dead host holds nobody up
+    hosts = hosts_of(fleet=fleet_of("a", "b", "c", "d"), wanted={"a": "r2", "b": "r2"})
+    answers = hosts.take({"id": "ro1"}, {})
+    assert answers.missing == ["c"]
+    assert (answers.refused["c"]["what"], "ro0 of bob@desk" in answers.problem("c")) == (HELD, True)
+    # Its own are taken before the others are asked, so that one of two sees the other.
+    assert said.asked == [
+        ("rollout take", ["a"]), ("rollout take", ["b"]), ("rollout status", ["c", "d"]),
+        ("rollout end", ["a", "b"]),
+    ]  # fmt: skip
+    assert hosts.taken == []
+
+
+NOT_AT_WORK: dict[str, dict[str, Any]] = {
+    "paused": of_another(state="paused"),
+    "killed, and its lock ended": of_another() | {"live": False},
+    "killed, and a deploy has the host": of_another(owner="ada"),
+    "killed on this machine": of_another(**{
+        key: own_run().as_spec()[key] for key in ("owner", "machine")
+    }) | {"lease": own_run().as_spec() | {"pid_start": 1}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", NOT_AT_WORK)
+def test_what_was_left_before_is_over_when_a_new_one_begins(said: Said, how: str) -> None:
+    said.says["rollout status", "c"] = NOT_AT_WORK[how]
+    lines: list[str] = []
+    hosts = hosts_of(wanted={"a": "r2", "b": "r2"}, on_line=lines.append)
+    assert hosts.take({"id": "ro1"}, {}).missing == []
+    assert hosts.taken == ["a", "b"]
+    assert said.asked[-1] == ("rollout end", ["c"])
+    assert (said.requests[-1]["id"], said.requests[-1]["state"]) == ("ro0", "")
+    assert "has not ended, and cannot be gone on with" in lines[0]
+
+
+def test_a_rollout_of_another_inventory_is_none_of_ours(said: Said) -> None:
+    said.says["rollout status", "c"] = of_another(inventory="lab")
+    hosts = hosts_of(wanted={"a": "r2"}, fleet=fleet_of("a", "c"))
+    assert hosts.take({"id": "ro1"}, {}).missing == []
+
+
 def test_a_dead_run_of_this_machine_is_taken_over(said: Said) -> None:
     dead = {"lease": own_run().as_spec() | {"pid_start": 1, "run": "dead"}}
     said.says["rollout take", "a"] = [HELD, {}]
@@ -193,6 +254,18 @@ def test_without_results_nobody_is_believed_to_be_well(
     found = hosts_of().switch(("a",))
     assert (found["a"].kind, found["a"].serves) == (Kind.FAILED, "r1")
     assert found["a"].reason == "group_vars/prod.yml:3: unknown key"
+
+
+@pytest.mark.parametrize(("answers", "kind"), [(True, Kind.FAILED), (False, Kind.DOWN)])
+def test_an_engine_whose_go_live_failed_is_asked_whether_it_answers(
+    said: Said, monkeypatch: pytest.MonkeyPatch, answers: bool, kind: Kind
+) -> None:
+    ran(monkeypatch, {"a": {"error": {"what": "its golden prompt"}}}, 1, (), results([], ["a"]))
+    golive = {"golive": {"phase": "failed", "run": "ro1"}, "started": "r2", "active": "active"}
+    said.says["rollout status", "a"] = {"engine": golive}
+    said.says["service answers", "a"] = {"answers": answers}
+    assert hosts_of().switch(("a",))["a"].kind == kind
+    assert said.asked[-1] == ("service answers", ["a"])
 
 
 def test_building_early_names_only_who_failed(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class World:
         class One:
             def __init__(self, host: str, release: str | None) -> None:
                 self.foresight = type("F", (), {"host": host})
-                self.plan = Plan(release)
+                self.plan = Plan(release) if release != "refused" else None
 
         return Read([One(host, self.wanted[host]) for host in hosts], [], "")  # type: ignore[misc]
 
@@ -85,6 +85,43 @@ def test_hosts_that_are_switched_go_first_and_the_others_are_held(
     assert "gpu02: new1 -> old1" in capsys.readouterr().out
 
 
+def test_settings_that_were_reverted_do_not_turn_it_round(world: World) -> None:
+    world.kept |= {"gpu01": kept("old1", "older"), "gpu02": kept("bad1", "old1")}
+    world.wanted = dict.fromkeys(world.wanted, "old1")
+    assert run("--yes") == Code.DONE
+    targets = world.driven[0]["targets"]
+    assert {host: (one["kept"], one["rejected"]) for host, one in targets.items()} == {
+        "gpu01": ("old1", ["bad1"]), "gpu02": ("old1", ["bad1"]),
+    }  # fmt: skip
+
+
+def test_a_host_whose_plan_is_refused_is_taken_back_with_the_others(world: World) -> None:
+    world.kept |= {"gpu01": kept("new1", "old1")}
+    world.wanted["gpu01"] = "refused"
+    assert run("--yes") == Code.DONE
+    assert world.driven[0]["document"]["hosts"] == {"gpu01": "old1", "gpu02": "old1"}
+
+
+def test_a_host_that_runs_nothing_is_named(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.kept |= {"gpu01": kept(None)}
+    assert run("--dry") == Code.DONE
+    assert "not touched: gpu01 (no engine, or it runs no release)" in capsys.readouterr().out
+
+
+def test_what_cannot_be_told_says_what_to_type(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.kept |= {"gpu01": kept("old1", "new1"), "gpu02": kept("old1", "older")}
+    world.wanted = dict.fromkeys(world.wanted, "old1")
+    assert run("--yes") == Code.REFUSED
+    said = capsys.readouterr().err
+    assert "gpu01 has been taken back already" in said
+    assert "gpu02: old1 (live), older (the one before)" in said
+    assert "    fleet rollback prod older --only gpu02" in said
+
+
 def test_dry_and_no_change_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("--dry") == Code.DONE
     monkeypatch.setattr("builtins.input", lambda _text: "")
@@ -122,6 +159,8 @@ def test_an_interrupted_one_goes_on_with_what_it_was_for(world: World) -> None:
             "engine": {"golive": done, "started": "old1", "active": "active", "hold": hold}
         }
     fleet = load_fleet("prod", Path.cwd())
+    assert rollback_commands.resume(fleet, document, seen, yes=True, dry=True) == Code.DONE
+    assert world.driven == []
     assert rollback_commands.resume(fleet, document, seen, yes=True) == Code.DONE
     (driven,) = world.driven
     # gpu02 serves it, and was killed before its hold was written.

@@ -12,6 +12,7 @@ from pyinfra_deploy.plan_commands import Foreseen, Read
 from pyinfra_deploy.planning import host_plan
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.foresight import Foresight
+from pyinfra_deploy.rollout import asking
 from pyinfra_deploy.rollout.asking import Answers
 from pyinfra_deploy.rollout.policy import Code, Kind
 from tests.fakes.repository import HOSTS, Repository
@@ -168,10 +169,64 @@ def test_it_goes_on_after_those_that_are_done(world: World) -> None:
     assert course.options.pause
 
 
+def test_a_dry_resume_changes_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    interrupted(world)
+    assert run("--resume", "--dry", "--yes") == Code.DONE
+    assert "to go: gpu01, gpu02" in capsys.readouterr().out
+    assert world.driven == []
+
+
+def test_a_resume_leaves_out_a_dead_host_as_it_advises(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupted(world)
+    world.refused = {"gpu02"}
+    assert run("--resume", "--yes") == Code.REFUSED
+    assert "--exclude gpu02" in capsys.readouterr().err
+    assert run("--resume", "--yes", "--exclude", "gpu02") == Code.DONE
+    (driven,) = world.driven
+    assert (list(driven[2]["hosts"]), driven[1].hosts) == (["gpu01"], ("gpu01",))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--only", "gpu01"), ("--canary", "1"), ("--batch", "25%"), ("--max-failures", "0"),
+     ("--pause",)],
+)  # fmt: skip
+def test_a_resume_drops_no_option_without_a_word(
+    world: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    interrupted(world)
+    assert run("--resume", "--yes", *words) == Code.USAGE
+    assert f"without {words[0]}" in capsys.readouterr().err
+    assert world.driven == []
+
+
 def test_a_host_that_still_has_something_to_change_has_its_turn_again(world: World) -> None:
     interrupted(world)
     assert run("--resume", "--yes") == Code.DONE
     assert world.driven[0][1].waiting == ("gpu01", "gpu02")
+
+
+def test_what_was_interrupted_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(world)
+    ended: list[str] = []
+
+    def ask(_fleet: Any, command: str, requests: Any, **_: Any) -> Answers:
+        ended.extend(f"{command} {host} {one['id']}" for host, one in requests.items())
+        return Answers()
+
+    monkeypatch.setattr(asking, "ask", ask)
+    assert run("--abandon", "--yes") == Code.DONE
+    assert ended == ["rollout end gpu01 ro1", "rollout end gpu02 ro1"]
+    assert world.driven == []
+    who = {"owner": "bob@desk", "machine": "desk:1:2"}
+    for one in world.status.values():
+        one |= {"live": True, "lease": who, "rollout": one["rollout"] | who | {"state": "running"}}
+    assert run("--abandon", "--yes") == Code.LOCKED
+    world.status.clear()
+    assert run("--abandon", "--yes") == Code.REFUSED
+    assert len(ended) == 2
 
 
 @pytest.mark.parametrize(

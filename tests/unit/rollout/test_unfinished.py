@@ -43,6 +43,19 @@ def test_one_that_a_lost_host_did_not_hear_the_end_of_has_ended() -> None:
     assert unfinished({}) is None
 
 
+def test_one_that_another_has_followed_is_over() -> None:
+    """ro2 had nothing to change on c, which still says that ro1 runs."""
+    new = document("ro2", "ended", began="2026-11-30T09:00:00Z", hosts={"a": "r3"}, result="live")
+    seen = {"a": {"rollout": new}, "c": {"rollout": document()}}
+    assert unfinished(seen) is None
+    # Where it could not take its hosts, it has followed nobody.
+    seen["a"] = {"rollout": new | {"result": "not begun"}}
+    assert unfinished(seen) == document()
+    # What came before it has not followed it either.
+    seen["a"] = {"rollout": new | {"began": "2026-11-30T07:00:00Z"}}
+    assert unfinished(seen) == document()
+
+
 def test_it_goes_on_where_it_was() -> None:
     seen = {
         "a": status("done", "r2"),

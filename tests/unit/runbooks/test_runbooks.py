@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.runbook_commands import hosts_for
 from pyinfra_deploy.runbooks import registry
 from pyinfra_deploy.runbooks.book import Scene, run
@@ -161,6 +162,20 @@ def test_a_host_that_another_run_takes_meanwhile_is_left_alone(there: World) -> 
     assert there.doors.did == []
     assert "refused: gpu02: another run is at work" in there.doors.text
     assert there.doors.leased == set()
+
+
+@pytest.mark.parametrize("name", ["take-out", "put-in", "reset-gpu"])
+def test_the_lock_of_a_killed_run_of_this_machine_is_taken_over(there: World, name: str) -> None:
+    there.one.lease = own_run().as_spec() | {"pid_start": 1}
+    assert there.run(name, options=GOOD_DAYS[name][0]) == 0, there.doors.text
+    assert there.doors.did == GOOD_DAYS[name][1]
+    assert "a run of this machine was killed on gpu01" in there.doors.text
+
+
+def test_the_lock_of_a_run_of_this_machine_that_lives_is_not(there: World) -> None:
+    there.one.lease = own_run().as_spec()
+    assert there.run("put-in") == 1
+    assert there.doors.did == []
 
 
 def test_somebody_who_says_no_changes_nothing(there: World) -> None:
