@@ -40,7 +40,7 @@ COMMANDS: dict[str, str] = {
     "events verify": "events:verify",
     "events tail": "events:tail",
     "release stage": "release:stage",
-    "release bind": "release:bind",
+    "release bind": "binding:bind",
     "release review": "arguments:review",
     "runtime flags": "arguments:list_flags",
     "arguments run": "parser_run:run",

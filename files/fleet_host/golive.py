@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import (
     arguments,
+    binding,
     durable,
     engine,
     events,
@@ -120,13 +121,13 @@ def _refuse_incomplete(wish: Wish) -> None:
 
 
 def runs_as_wished(wish: Wish) -> bool:
-    """Whether the running process was started with this release, the present binding, and the
+    """Whether the running process was started with this release, its present binding, and the
     model's files as they are: not with damaged ones that were mended since."""
     started = engine.read_started(wish.engine)
     return (
         engine.linked(wish.engine, "current") == wish.release
         and started.get("release") == wish.release
-        and started.get("binding") == engine.binding_digest(wish.engine)
+        and started.get("binding") == engine.binding_digest(wish.engine, wish.release)
         and started.get("model_mended") == engine.model_mended(wish.engine, wish.release)
         and engine.unit_state(wish.unit)["ActiveState"] == "active"
     )
@@ -250,8 +251,9 @@ def switch(wish: Wish, ground: Ground, progress: Progress) -> tuple[str, gates.F
     back = ground.previous if ground.serving == wish.release else ground.serving
     if back is not None:
         engine.link(wish.engine, "previous", back)
+        binding.keep_placement(wish.engine, back)
     waiting_on = ground.interrupted and runs_as_wished(wish)
-    engine.link(wish.engine, "current", wish.release)
+    binding.switch_to(wish.engine, wish.release)
     note(wish, ground, "starting")
     if wish.gates is not None:
         # Nobody is served by a release that has not passed them.
@@ -315,7 +317,7 @@ def go_back(wish: Wish, ground: Ground, failure: UnhealthyError, progress: Progr
         )
     note(wish, ground, "reverting", cause=failure.cause)
     progress.phase("reverting", unit="s", message=f"back to release {ground.serving}")
-    engine.link(wish.engine, "current", ground.serving)
+    binding.switch_to(wish.engine, ground.serving)
     engine.link(wish.engine, "previous", ground.previous)
     try:
         since = restart(wish.unit)

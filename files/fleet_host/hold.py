@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import durable, engine, events, fields
+from . import binding, durable, engine, events, fields
 from .errors import HostError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def begin(request: dict[str, Any]) -> dict[str, Any]:
             f"{engine.release_directory(name, kept)} does not exist, or not in full.",
             "Roll back to one of those that are: fleet status shows them.",
         )
+    binding.make_room(name)
     there = read(name)
     if there is not None and (there.get("kept"), there.get("rejected")) == (kept, rejected):
         return {"changed": False, "hold": there}

@@ -571,7 +571,8 @@ def engine_state(root: str, name: str) -> Json:
         "current": release_or_none(home, "current"),
         "previous": release_or_none(home, "previous"),
         "releases": releases,
-        "binding_digest": sha256_or_none(home + "/binding.env"),
+        "binding_digest": sha256_or_none(home + "/current/binding.env")
+        or sha256_or_none(home + "/binding.env"),
         "started": json_or_none(run + "/started.json"),
         "golive": json_or_none(home + "/golive.json"),
         "golive_asked": golive_asked(f"{root}/jobs/golive/{name}/spec.json"),

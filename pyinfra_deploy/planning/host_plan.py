@@ -23,6 +23,7 @@ from pyinfra_deploy.planning.host_files import (
     changed_files,
     managed_files,
     stale_files,
+    without_drop_in,
 )
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.model_care import plan_model_care
@@ -69,6 +70,7 @@ class HostPlan:
     pull: Mapping[str, Any] | None = None
     release: Release | None = None
     binding: str = ""
+    unit_binding: str = ""
     gpus: tuple[str, ...] = ()
     go_live: str = ""
     serving: bool = False
@@ -231,6 +233,7 @@ def plan_host(
     plan["tools"] = _missing_tools(groups, settings, artefacts, environments, uv, python)
     if "gpu" in groups:
         plan |= plan_engine(settings, snapshot, artefacts, environments, uv, placement)
+        plan |= without_drop_in(settings, snapshot, plan)
         if driver is not None:
             return HostPlan(**_before_the_driver(plan, driver, snapshot, artefacts))
         plan |= plan_conda_ground(host, settings, snapshot, plan)

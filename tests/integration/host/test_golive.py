@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import engine, golive, release
+from fleet_host import binding, engine, golive, release
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
@@ -82,7 +82,7 @@ def test_an_upgrade_keeps_the_old_release_as_previous(host: FakeHost) -> None:
 def test_a_new_binding_restarts_the_same_release(host: FakeHost) -> None:
     stage(host, "r1")
     go(host, "r1")
-    release.bind({"engine": "main", "binding": "CUDA_VISIBLE_DEVICES=0\n"})
+    binding.bind(host.bind("r1", "CUDA_VISIBLE_DEVICES=0\n"))
     assert go(host, "r1")["changed"] is True
     assert (host.linked("current"), host.linked("previous")) == ("r1", None)
 
@@ -376,12 +376,12 @@ def test_the_unit_notes_what_it_starts(host: FakeHost, monkeypatch: pytest.Monke
         engine.started({"engine": "main"})
     stage(host, "r1")
     (host.home / "current").symlink_to("releases/r1")
-    release.bind({"engine": "main", "binding": "A=1\n"})
+    binding.bind(host.bind("r1", "A=1\n"))
     host.run.mkdir()
     engine.started({"engine": "main"})
     assert engine.read_started("main") == {
         "release": "r1",
-        "binding": engine.binding_digest("main"),
+        "binding": engine.binding_digest("main", "r1"),
         "model_mended": None,
         "invocation": "abc",
     }
