@@ -25,6 +25,7 @@ from . import (
     probe,
     proof,
     release,
+    stopped,
     systemctl,
 )
 from .errors import HostError
@@ -52,6 +53,7 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         if not engine.on_disk(wish.engine, wish.release):
             raise _not_staged(wish)
         _refuse_incomplete(wish)
+        stopped.refuse(wish.engine)
         hold.refuse(wish.engine, wish.release)
         if not wish.probe.model:
             wish = replace(wish, probe=probe_of(wish, wish.release))

@@ -60,6 +60,9 @@ def _engine(name: str, engine: Mapping[str, Any], snapshot: Mapping[str, Any]) -
         return _part(f"being switched to {engine.get('golive_asked')} ({phase})", WARN)
     if not engine.get("current"):
         return _part("nothing is live yet", WARN)
+    stopped = engine.get("stopped")
+    if isinstance(stopped, dict):
+        return _part(f"stopped by {stopped.get('who')}: {stopped.get('why')}", BAD)
     if active != "active":
         restarts = int(unit.get("restarts") or 0)
         again = f", started again {restarts} times in vain" if restarts else ""

@@ -136,6 +136,7 @@ def test_what_a_go_live_drains_is_left_to_it(host: FakeHost) -> None:
     assert drain()["changed"]
     engine.undrain({"engine": "main"})
     assert json.loads(host.flag.read_text())["by"] == "ada"
+    (host.unit / "golive-state").write_text("inactive")
     assert service.undrain({"engine": "main", "by": "ada"})["changed"]
 
 

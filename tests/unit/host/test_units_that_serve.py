@@ -142,6 +142,11 @@ def test_the_engine_reports_and_fetches_nothing_and_keeps_its_caches() -> None:
     assert values(text, "CacheDirectory") == ["llm-engine/%i"]
 
 
+def test_systemd_does_not_start_what_was_stopped_by_hand() -> None:
+    text = render("llm-engine@.service")
+    assert values(text, "ConditionPathExists") == ["!/srv/llm/engines/%i/stopped.json"]
+
+
 def test_a_killed_go_live_leaves_no_drain_flag() -> None:
     text = render("llm-golive@.service")
     assert values(text, "ExecStopPost") == ["/srv/llm/bin/fleet-host engine undrain %i"]

@@ -29,6 +29,7 @@ class World:
     def __init__(self) -> None:
         self.changed = {"gpu01", "gpu02"}
         self.refused: set[str] = set()
+        self.stopped: set[str] = set()
         self.not_read: list[str] = []
         self.driven: list[tuple[Any, ...]] = []
         self.status = Answers()
@@ -44,8 +45,9 @@ class World:
             host, worlds.ALL, settings, snapshot, worlds.artefacts_with(settings)
         )
         hardware = assemble(host, {})
-        if host in self.refused:
-            finding = Finding("os.no-systemd", "refuse", host, "systemd", "is not there", "boot it")
+        if host in self.refused | self.stopped:
+            which = "os.no-systemd" if host in self.refused else "engine.stopped"
+            finding = Finding(which, "refuse", host, "systemd", "is not there", "boot it")
             return Foreseen(Foresight(host, hardware, None, None, (finding,)), snapshot=snapshot)
         return Foreseen(Foresight(host, hardware, None, None, ()), plan, snapshot)
 
@@ -70,6 +72,19 @@ def world(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def run(*words: str) -> int:
     return cli.main(["rollout", "prod", *words])
+
+
+def test_a_host_whose_engine_is_stopped_by_hand_is_left_out_by_name(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.stopped = {"gpu01"}
+    assert run("--yes") == Code.DONE
+    ((_, course, document, _),) = world.driven
+    assert course.hosts == ("gpu02",)
+    assert list(document["hosts"]) == ["gpu02"]
+    assert "left out, since their engines are stopped by hand: gpu01" in capsys.readouterr().out
+    world.refused = {"gpu01"}
+    assert run("--yes") == Code.REFUSED
 
 
 def test_the_plan_comes_first_then_the_question(
