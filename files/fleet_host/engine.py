@@ -235,11 +235,3 @@ def lower_drain_flag(engine: str, by: str) -> bool:
         return False
     flag.unlink(missing_ok=True)
     return True
-
-
-def undrain(request: dict[str, Any]) -> dict[str, Any]:
-    """`engine undrain` ENGINE, the go-live unit's ExecStopPost: {lowered: bool}.
-
-    systemd runs it however the go-live ended, so kill -9 does not leave its flag behind either.
-    """
-    return {"lowered": lower_drain_flag(name_of(request), DRAINED_BY_GO_LIVE)}

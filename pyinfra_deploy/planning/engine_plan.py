@@ -143,7 +143,8 @@ def go_live_findings(
             unit,
             f"a go-live to release {asked} is running, and the settings now ask for {identity}",
             f"wait until it has ended (journalctl -fu {unit} on the host shows it), or stop it "
-            f"there: sudo systemctl stop {unit}; then run the same command again",
+            f"there, which goes back to the release before: sudo systemctl stop {unit}; then run "
+            "the same command again",
         ),
     )
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import binding, engine, golive, release
+from fleet_host import binding, engine, golive, release, unjudged
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
@@ -363,10 +363,10 @@ def test_after_an_interruption_a_loading_engine_is_waited_for_not_restarted(
 
 def test_undrain_lowers_only_the_go_live_s_flag(host: FakeHost) -> None:
     engine.raise_drain_flag("main", engine.DRAINED_BY_GO_LIVE, "x")
-    assert engine.undrain({"engine": "main"}) == {"lowered": True}
+    assert unjudged.ended({"engine": "main"}) == {"lowered": True, "back_to": None}
     assert not host.flag.exists()
     engine.raise_drain_flag("main", "alice", "x")
-    assert engine.undrain({"engine": "main"}) == {"lowered": False}
+    assert unjudged.ended({"engine": "main"}) == {"lowered": False, "back_to": None}
     assert host.flag.exists()
 
 

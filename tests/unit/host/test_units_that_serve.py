@@ -153,6 +153,19 @@ def test_a_killed_go_live_leaves_no_drain_flag() -> None:
     assert values(text, "CapabilityBoundingSet") == [""]
 
 
+def test_a_release_that_nobody_has_judged_is_not_started() -> None:
+    """As root, since the engine's user may not change what is current; before it is noted."""
+    program = "/srv/llm/bin/fleet-host engine"
+    assert values(render("llm-engine@.service"), "ExecStartPre") == [
+        f"+{program} settle %i",
+        f"{program} started %i",
+    ]
+    # Going back takes the drop-in of the release along.
+    assert "-/etc/systemd/system/llm-engine@%i.service.d" in values(
+        render("llm-golive@.service"), "ReadWritePaths"
+    )
+
+
 def test_an_engine_that_keeps_dying_ends_failed_and_is_not_mistaken_for_one_that_loads() -> None:
     text = render("llm-engine@.service")
     assert values(text, "Restart") == ["on-failure"]
