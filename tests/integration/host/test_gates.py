@@ -203,6 +203,25 @@ def test_a_hold_to_what_is_not_there_is_refused_and_one_is_ended_by_hand(
     assert engine.linked("main", "current") == "r1"
 
 
+def test_a_second_rollback_that_fails_leaves_the_first_ones_hold(upgrade: FakeHost) -> None:
+    first = {"engine": "main", "kept": "r1", "rejected": ["r2"], "who": "ada", "why": "slow"}
+    before = hold.begin(first)["hold"]
+    release.stage(upgrade.release_request("r0"))
+    hold.begin({**first, "kept": "r0", "rejected": ["r1", "r2"], "who": "bob"})
+    assert (hold.read("main") or {})["kept"] == "r0"
+    assert hold.end({"engine": "main", "who": "a rollback", "give_up": True})["changed"]
+    assert hold.read("main") == before
+    with pytest.raises(HostError, match="r2 of engine main is held back"):
+        go(upgrade, gates())
+    # By hand it ends, whatever was there before it.
+    hold.begin({**first, "kept": "r0", "rejected": ["r1", "r2"], "who": "bob"})
+    hold.end({"engine": "main", "who": "ada"})
+    assert hold.read("main") is None
+    hold.begin(first)
+    hold.end({"engine": "main", "who": "a rollback", "give_up": True})
+    assert hold.read("main") is None
+
+
 def test_without_a_name_a_release_is_asked_by_its_own(upgrade: FakeHost) -> None:
     """As a rollback does, whose release may have served its model under another name."""
     release.stage(upgrade.release_request("r4", serves="old-name"))
