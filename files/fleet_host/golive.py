@@ -24,6 +24,7 @@ from . import (
     hold,
     probe,
     proof,
+    rejected,
     release,
     stopped,
     systemctl,
@@ -55,6 +56,8 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         _refuse_incomplete(wish)
         stopped.refuse(wish.engine)
         hold.refuse(wish.engine, wish.release)
+        if wish.gates is None:
+            rejected.refuse(wish.engine, wish.release)
         if not wish.probe.model:
             wish = replace(wish, probe=probe_of(wish, wish.release))
         answer, drained, judged = serving_already(wish), None, None
@@ -74,6 +77,8 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         engine.lower_drain_flag(wish.engine, engine.DRAINED_BY_GO_LIVE)
     seconds = round(time.monotonic() - began, 1)
     hold.end_for(wish.engine, wish.release)
+    rejected.end(wish.engine, wish.release)
+    rejected.keep_asked(wish.engine, spec)
     if changed:
         came_from = ground.serving
         more = release.model_in(wish.engine, wish.release)
@@ -327,6 +332,8 @@ def go_back(wish: Wish, ground: Ground, failure: UnhealthyError, progress: Progr
         wait_until_serving(wish.engine, wish.unit, old_probe, wish.patience, progress, since)
     except UnhealthyError as second:
         return _nothing_serves(wish, ground, failure, second)
+    if wish.gates is not None:
+        rejected.keep(wish.engine, wish.release, failure.cause, wish.run)
     note(wish, ground, "reverted", cause=failure.cause)
     events.record(
         "go-live reverted", engine=wish.engine, release=wish.release, back_to=ground.serving,

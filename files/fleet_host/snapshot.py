@@ -578,6 +578,7 @@ def engine_state(root: str, name: str) -> Json:
         "golive_asked": golive_asked(f"{root}/jobs/golive/{name}/spec.json"),
         "start": json_or_none(home + "/start.json"),
         "hold": json_or_none(home + "/hold.json"),
+        "rejected": json_or_none(home + "/rejected.json"),
         "stopped": json_or_none(home + "/stopped.json"),
         # Of what is live, for what a change would make different.
         "configuration": text_or_none(home + "/current/config.yaml"),

@@ -184,6 +184,7 @@ def go_back(state: State, host: Host, settings: Settings, why: str) -> None:
     spec = go_live_spec(settings, str(before), "")
     # It has served until a moment ago.
     spec |= {"gates": None, "proof": None, "fitness": None, "ask_parser": False}
+    spec["rejects"] = {"release": failed, "why": f"it went live, and then: {why}"}
     done = run_go_live(state, host, settings, spec, step="going back") is not None
     if done and not configured_as_before(state, host, settings):
         # Its clients may ask for a name that only the failed release had.

@@ -30,6 +30,7 @@ from pyinfra_deploy.planning.model_care import plan_model_care
 from pyinfra_deploy.planning.model_supply import lock_findings
 from pyinfra_deploy.planning.overtaking import overtaking_findings
 from pyinfra_deploy.planning.preflight import preflight
+from pyinfra_deploy.planning.rejected import rejected_findings
 from pyinfra_deploy.planning.runtime_room import room_findings
 from pyinfra_deploy.planning.verification import unverified_reason
 
@@ -240,7 +241,8 @@ def plan_host(
         room = room_findings(host, settings.llm_root, snapshot, plan["runtime"])
         running = go_live_findings(host, settings, snapshot, plan)
         held = hold_findings(host, settings.engine.name, plan)
-        plan["findings"] = (*plan["findings"], *room, *running, *held)
+        taken_back = rejected_findings(host, settings.engine.name, snapshot, plan)
+        plan["findings"] = (*plan["findings"], *room, *running, *held, *taken_back)
         if any(finding.severity == "refuse" for finding in plan["findings"]):
             return HostPlan(host=host, groups=groups, settings=settings, findings=plan["findings"])
         care = plan_engine_care(settings, snapshot, artefacts.units)

@@ -120,6 +120,8 @@ def test_a_check_after_the_go_live_leads_back_the_same_way(world: PyinfraWorld, 
     back = {"state": "done", "result": {"release": "r1", "from": "r2"}}
     _, second = verified_badly(world, WENT_LIVE, back)
     assert (second["release"], second["gates"], second["probe"]["model"]) == ("r1", None, "")
+    assert second["rejects"]["release"] == "r2"
+    assert "what a client has to see" in second["rejects"]["why"]
     assert said(told)["back_to"] == "r1"
     assert "went live, and then" in said(told)["error"]["what"]
 
