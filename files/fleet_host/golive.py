@@ -3,7 +3,7 @@
 The job kind `golive`, one job an engine. engines/ENGINE/golive.json says durably how far it is:
 {phase, from, to, previous, ...}. `from` is the release that last served; while a phase is pending
 it is the one to go back to, whatever `current` says, so a run that is killed anywhere (kill -9, a
-power cut) is mended by the next one.
+power cut) is undone by its unit's end or the boot (unjudged.py), else mended by the next one.
 """
 
 from __future__ import annotations
@@ -258,7 +258,8 @@ def switch(wish: Wish, ground: Ground, progress: Progress) -> tuple[str, gates.F
     back = ground.previous if ground.serving == wish.release else ground.serving
     if back is not None:
         engine.link(wish.engine, "previous", back)
-        binding.keep_placement(wish.engine, back)
+    if ground.serving not in (None, wish.release):
+        binding.keep_placement(wish.engine, str(ground.serving))
     waiting_on = ground.interrupted and runs_as_wished(wish)
     binding.switch_to(wish.engine, wish.release)
     note(wish, ground, "starting")

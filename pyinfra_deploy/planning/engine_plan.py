@@ -250,6 +250,8 @@ def _go_live_reason(
         return "files of the model were mended since the engine was started"
     # An engine that was started before there was a binding has none, which is an empty one.
     changed = (started.get("binding") or digest_of_text("")) != digest_of_text(binding)
+    # A held release keeps the binding that it came with: this one is of what the settings ask for.
+    changed = changed and held is None
     # Masked facts do not tell, and the plan says so (facts.uuids-masked).
     if changed and not names_masked_gpus(binding):
         return "the host's binding has changed"

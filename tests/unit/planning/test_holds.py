@@ -163,3 +163,13 @@ def test_what_a_rollout_took_back_is_refused_by_a_deploy_and_told_to_a_rollout(
     assert [one for one in plan_of(snapshot, OLD).findings if one.id == rejected.ID] == []
     snapshot["engines"]["main"]["rejected"] = {identity(OLD): entry}
     assert [one for one in plan_of(snapshot).findings if one.id == rejected.ID] == []
+
+
+def test_a_held_release_keeps_its_own_binding() -> None:
+    """It may run on more GPUs than what the settings ask for; each deploy would go live again."""
+    hold = hold_of(identity(OLD), identity(NEW))
+    snapshot = world_of(hold, hold)
+    for place in (snapshot["engines"]["main"]["started"], snapshot["state"]["verified"]):
+        place["binding"] = digest_of_text("CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7\n")
+    assert plan_of(snapshot).reasons() == []
+    assert "binding has changed" in plan_of(snapshot, OLD).go_live
