@@ -12,6 +12,7 @@ from pyinfra_deploy import facts_commands, hooks, plan_report, playbook_plan
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.plan_commands import read_hosts
+from pyinfra_deploy.planning.rejected import without_gates
 from pyinfra_deploy.rollout import foresee, playbooks
 from pyinfra_deploy.rollout.console import confirmed
 from pyinfra_deploy.rollout_plan import by_host, print_plan
@@ -58,6 +59,16 @@ def _deploy(arguments: argparse.Namespace) -> int:
     code = print_plan(read)
     if code is not None:
         return code
+    taken_back = [
+        finding
+        for one in read.found
+        if one.plan is not None
+        for finding in without_gates(one.plan.findings)
+    ]
+    if taken_back:
+        for finding in taken_back:
+            print(f"not begun: {finding}", file=sys.stderr)
+        return 1
     going = [host for host, one in by_host(read).items() if one.changes]
     playing = playbooks.any_of(fleet, hosts)
     if not going and not playing:

@@ -19,7 +19,7 @@ from pyinfra_deploy.facts.assemble import assemble
 from pyinfra_deploy.facts.errors import UnreadableOutput
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.model_source import known_model, model_is_on_host
-from pyinfra_deploy.planning import host_plan
+from pyinfra_deploy.planning import host_plan, rejected
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.foresight import (
     Foresight,
@@ -218,6 +218,8 @@ def _host(fleet: Fleet, host: FleetHost, directory: Path, model_config: Path | N
         # For what only the comparison with the host tells, such as a go-live that runs there.
         refused = replace(foresight, findings=(*foresight.findings, *plan.refused))
         return Foreseen(refused, snapshot=snapshot)
+    told = tuple(finding for finding in plan.findings if finding.id == rejected.ID)
+    foresight = replace(foresight, findings=(*foresight.findings, *told))
     return Foreseen(foresight, plan, snapshot)
 
 

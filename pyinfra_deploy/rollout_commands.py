@@ -129,7 +129,7 @@ def _rollout(arguments: argparse.Namespace) -> int:
         return resume(fleet, arguments.exclude, yes=arguments.yes, dry=arguments.dry)
     hosts = facts_commands.chosen(fleet, arguments.only, arguments.exclude)
     read = read_hosts(fleet, hosts)
-    code = print_plan(read)
+    code = print_plan(read, leaving_out_stopped=True)
     if code is not None:
         return code
     plans = by_host(read)

@@ -64,15 +64,26 @@ def begin(
     return hooks.around_rollout(fleet, console, lambda: drive(rolling, console, kept, generations))
 
 
-def print_plan(read: Read) -> Code | None:
-    """As `fleet plan`. The exit code where nothing may be begun, which has then been said."""
+def print_plan(read: Read, *, leaving_out_stopped: bool = False) -> Code | None:
+    """As `fleet plan`. The exit code where nothing may be begun, which has then been said.
+
+    leaving_out_stopped: hosts that are refused only because their engine is stopped by hand are
+    named, and the others go without them.
+    """
     found = [(one.foresight, one.changes) for one in read.found]
     for line in read.printed.splitlines()[-20:] if read.not_read else ():
         print(f"  | {line}", file=sys.stderr)
     for group in plan_report.groups(found):
         print(f"{group.text}\n")
     print(plan_report.summary([foresight for foresight, _ in found], read.not_read))
-    refused = [one.foresight.host for one in read.found if one.plan is None]
+    out = [one.foresight.host for one in read.found if leaving_out_stopped and _stopped(one)]
+    if out:
+        print(f"left out, since their engines are stopped by hand: {', '.join(out)}")
+    refused = [
+        one.foresight.host
+        for one in read.found
+        if one.plan is None and one.foresight.host not in out
+    ]
     if not refused and not read.not_read:
         return None
     names = ",".join([*refused, *read.not_read])
@@ -82,6 +93,10 @@ def print_plan(read: Read) -> Code | None:
         file=sys.stderr,
     )
     return Code.REFUSED
+
+
+def _stopped(one: Foreseen) -> bool:
+    return one.plan is None and {one.id for one in one.foresight.refused} == {"engine.stopped"}
 
 
 def by_host(read: Read) -> dict[str, Foreseen]:
@@ -117,7 +132,11 @@ def told_of(one: Foreseen) -> dict[str, Any]:
     differences = foresee.differences_of(plan, one.snapshot) if plan is not None else []
     engine = foresee.engine_of(one.snapshot, plan.settings) if plan is not None else {}
     same = Outcome(one.foresight.host, Kind.SAME, release_of(one), engine.get("current"))
-    told = {} if to_change(one) else {"outcome": asdict(same) | {"kind": same.kind.value}}
+    told = (
+        {}
+        if plan is None or to_change(one)
+        else {"outcome": asdict(same) | {"kind": same.kind.value}}
+    )
     return told | {
         "from": engine.get("current"),
         "to": release_of(one),

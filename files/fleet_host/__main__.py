@@ -40,7 +40,7 @@ COMMANDS: dict[str, str] = {
     "events verify": "events:verify",
     "events tail": "events:tail",
     "release stage": "release:stage",
-    "release bind": "release:bind",
+    "release bind": "binding:bind",
     "release review": "arguments:review",
     "runtime flags": "arguments:list_flags",
     "arguments run": "parser_run:run",
@@ -51,7 +51,8 @@ COMMANDS: dict[str, str] = {
     "fan-out open": "share_opening:open_for",
     "fan-out closed": "share_opening:closed",
     "engine started": "engine:started",
-    "engine undrain": "engine:undrain",
+    "engine undrain": "unjudged:ended",
+    "engine settle": "unjudged:before_start",
     "engine log": "log_file:run",
     "proof run": "proof_script:run",
     "watch run": "watch:run",
@@ -111,6 +112,7 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
     "fan-out closed": (),
     "engine started": ("engine",),
     "engine undrain": ("engine",),
+    "engine settle": ("engine",),
     "arguments run": ("engine",),
     "engine log": ("engine",),
     "proof run": ("engine",),
@@ -126,7 +128,7 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
 
 # Steps of units that serve: their answer is in a file, and in the journal it would push out the
 # lines that an error shows.
-QUIET = ("engine started", "engine undrain", "gateway started", "gateway stopping",
+QUIET = ("engine started", "engine undrain", "engine settle", "gateway started", "gateway stopping",
          "gateway undrain", "fans run", "fans restore",
          "job record", "fan-out closed")  # fmt: skip
 

@@ -87,11 +87,13 @@ def link(engine: str, name: str, release: str | None) -> None:
         durable.replace_symlink(path, f"releases/{release}")
 
 
-def binding_digest(engine: str) -> str | None:
-    try:
-        return hashlib.sha256((home(engine) / "binding.env").read_bytes()).hexdigest()
-    except FileNotFoundError:
-        return None
+def binding_digest(engine: str, release: str) -> str | None:
+    """Of the release's own binding (binding.py); of the engine's for a release that was staged
+    before releases had one. The units' EnvironmentFile= lines decide the same."""
+    for path in (release_directory(engine, release), home(engine)):
+        with contextlib.suppress(FileNotFoundError):
+            return hashlib.sha256((path / "binding.env").read_bytes()).hexdigest()
+    return None
 
 
 def started(request: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def started(request: dict[str, Any]) -> dict[str, Any]:
         )
     document = {
         "release": release,
-        "binding": binding_digest(engine),
+        "binding": binding_digest(engine, release),
         "model_mended": model_mended(engine, release),
         "invocation": os.environ.get("INVOCATION_ID", ""),
     }
@@ -233,11 +235,3 @@ def lower_drain_flag(engine: str, by: str) -> bool:
         return False
     flag.unlink(missing_ok=True)
     return True
-
-
-def undrain(request: dict[str, Any]) -> dict[str, Any]:
-    """`engine undrain` ENGINE, the go-live unit's ExecStopPost: {lowered: bool}.
-
-    systemd runs it however the go-live ended, so kill -9 does not leave its flag behind either.
-    """
-    return {"lowered": lower_drain_flag(name_of(request), DRAINED_BY_GO_LIVE)}

@@ -3,7 +3,7 @@
 The job kind `golive`, one job an engine. engines/ENGINE/golive.json says durably how far it is:
 {phase, from, to, previous, ...}. `from` is the release that last served; while a phase is pending
 it is the one to go back to, whatever `current` says, so a run that is killed anywhere (kill -9, a
-power cut) is mended by the next one.
+power cut) is undone by its unit's end or the boot (unjudged.py), else mended by the next one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import (
     arguments,
+    binding,
     durable,
     engine,
     events,
@@ -23,7 +24,9 @@ from . import (
     hold,
     probe,
     proof,
+    rejected,
     release,
+    stopped,
     systemctl,
 )
 from .errors import HostError
@@ -51,7 +54,10 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         if not engine.on_disk(wish.engine, wish.release):
             raise _not_staged(wish)
         _refuse_incomplete(wish)
+        stopped.refuse(wish.engine)
         hold.refuse(wish.engine, wish.release)
+        if wish.gates is None:
+            rejected.refuse(wish.engine, wish.release)
         if not wish.probe.model:
             wish = replace(wish, probe=probe_of(wish, wish.release))
         answer, drained, judged = serving_already(wish), None, None
@@ -71,6 +77,8 @@ def run(spec: dict[str, Any], progress: Progress) -> dict[str, Any]:
         engine.lower_drain_flag(wish.engine, engine.DRAINED_BY_GO_LIVE)
     seconds = round(time.monotonic() - began, 1)
     hold.end_for(wish.engine, wish.release)
+    rejected.end(wish.engine, wish.release)
+    rejected.keep_asked(wish.engine, spec)
     if changed:
         came_from = ground.serving
         more = release.model_in(wish.engine, wish.release)
@@ -120,13 +128,13 @@ def _refuse_incomplete(wish: Wish) -> None:
 
 
 def runs_as_wished(wish: Wish) -> bool:
-    """Whether the running process was started with this release, the present binding, and the
+    """Whether the running process was started with this release, its present binding, and the
     model's files as they are: not with damaged ones that were mended since."""
     started = engine.read_started(wish.engine)
     return (
         engine.linked(wish.engine, "current") == wish.release
         and started.get("release") == wish.release
-        and started.get("binding") == engine.binding_digest(wish.engine)
+        and started.get("binding") == engine.binding_digest(wish.engine, wish.release)
         and started.get("model_mended") == engine.model_mended(wish.engine, wish.release)
         and engine.unit_state(wish.unit)["ActiveState"] == "active"
     )
@@ -250,8 +258,10 @@ def switch(wish: Wish, ground: Ground, progress: Progress) -> tuple[str, gates.F
     back = ground.previous if ground.serving == wish.release else ground.serving
     if back is not None:
         engine.link(wish.engine, "previous", back)
+    if ground.serving not in (None, wish.release):
+        binding.keep_placement(wish.engine, str(ground.serving))
     waiting_on = ground.interrupted and runs_as_wished(wish)
-    engine.link(wish.engine, "current", wish.release)
+    binding.switch_to(wish.engine, wish.release)
     note(wish, ground, "starting")
     if wish.gates is not None:
         # Nobody is served by a release that has not passed them.
@@ -315,7 +325,7 @@ def go_back(wish: Wish, ground: Ground, failure: UnhealthyError, progress: Progr
         )
     note(wish, ground, "reverting", cause=failure.cause)
     progress.phase("reverting", unit="s", message=f"back to release {ground.serving}")
-    engine.link(wish.engine, "current", ground.serving)
+    binding.switch_to(wish.engine, ground.serving)
     engine.link(wish.engine, "previous", ground.previous)
     try:
         since = restart(wish.unit)
@@ -323,6 +333,8 @@ def go_back(wish: Wish, ground: Ground, failure: UnhealthyError, progress: Progr
         wait_until_serving(wish.engine, wish.unit, old_probe, wish.patience, progress, since)
     except UnhealthyError as second:
         return _nothing_serves(wish, ground, failure, second)
+    if wish.gates is not None:
+        rejected.keep(wish.engine, wish.release, failure.cause, wish.run)
     note(wish, ground, "reverted", cause=failure.cause)
     events.record(
         "go-live reverted", engine=wish.engine, release=wish.release, back_to=ground.serving,

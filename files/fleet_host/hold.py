@@ -1,6 +1,7 @@
 """A hold: what a rollback leaves, so that the next deploy does not bring back what was taken back.
 
-engines/ENGINE/hold.json: {rejected: [release], kept, served_model_name, who, why, when}. A deploy
+engines/ENGINE/hold.json: {rejected: [release], kept, served_model_name, who, why, when, former}.
+former: the hold before it, for a rollback that is given up; absent where there was none. A deploy
 whose settings yield one of the rejected releases leaves the engine at `kept` and says so. It ends
 by `hold end` (fleet unhold), or when another release goes live.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import durable, engine, events, fields
+from . import binding, durable, engine, events, fields
 from .errors import HostError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def begin(request: dict[str, Any]) -> dict[str, Any]:
             f"{engine.release_directory(name, kept)} does not exist, or not in full.",
             "Roll back to one of those that are: fleet status shows them.",
         )
+    binding.make_room(name)
     there = read(name)
     if there is not None and (there.get("kept"), there.get("rejected")) == (kept, rejected):
         return {"changed": False, "hold": there}
@@ -52,19 +54,28 @@ def begin(request: dict[str, Any]) -> dict[str, Any]:
         "why": why,
         "when": events.utc_now(),
     }
+    if there is not None:
+        hold["former"] = {key: value for key, value in there.items() if key != "former"}
     durable.write_json(path(name), hold, mode=0o644)
     events.record("held", who, engine=name, kept=kept, rejected=rejected, why=why)
     return {"changed": True, "hold": hold}
 
 
 def end(request: dict[str, Any]) -> dict[str, Any]:
-    """`hold end` {engine, who} -> {changed, hold: what it was, or null}."""
+    """`hold end` {engine, who, give_up} -> {changed, hold: what it was, or null}. give_up: of a
+    rollback that failed; the hold that it found there holds again."""
     name, who = engine.name_of(request), fields.text(request, "who")
     there = read(name)
     if not path(name).exists():
         return {"changed": False, "hold": None}
-    durable.remove_file(path(name))
-    events.record("hold ended", who, engine=name, kept=(there or {}).get("kept"))
+    former = (there or {}).get("former") if request.get("give_up") is True else None
+    if isinstance(former, dict):
+        durable.write_json(path(name), former, mode=0o644)
+    else:
+        durable.remove_file(path(name))
+        former = None
+    again = {"holds_again": former.get("kept")} if former is not None else {}
+    events.record("hold ended", who, engine=name, kept=(there or {}).get("kept"), **again)
     return {"changed": True, "hold": there}
 
 

@@ -2,7 +2,7 @@
 
 llm-proof@ENGINE.service runs proof_script.py by the release's own Python, as the engine's user,
 with the engine's devices and environment. What it found is kept beside the release, in
-engines/ENGINE/proofs/RELEASE.json, with all that it depends on: the release, the host's binding,
+engines/ENGINE/proofs/RELEASE.json, with all that it depends on: the release, its binding,
 the GPUs and the driver. As long as these are the same it is not repeated.
 """
 
@@ -80,7 +80,7 @@ def depends_on(name: str, release: str, wanted: Wanted) -> dict[str, Any]:
     return {
         "version": VERSION,
         "release": release,
-        "binding": engine.binding_digest(name),
+        "binding": engine.binding_digest(name, release),
         "device": wanted.device,
         "gpus": list(wanted.gpus),
         "driver": driver_version() if wanted.device == "cuda" else None,

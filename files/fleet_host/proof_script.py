@@ -238,7 +238,7 @@ def check_gpus(torch: Any, planned: list[str], seen: dict[str, Any]) -> None:
             "torch sees no GPU in the engine's sandbox",
             f"{len(wanted)} were planned: {', '.join(planned)}." if wanted else "There is none.",
             "Compare with nvidia-smi -L on the host, and look at CUDA_VISIBLE_DEVICES in "
-            "engines/NAME/binding.env.",
+            "engines/NAME/releases/RELEASE/binding.env.",
         )
     missing = [uuid for uuid in wanted if uuid not in found]
     foreign = [uuid for uuid in found if uuid not in wanted]

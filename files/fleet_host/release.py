@@ -1,13 +1,12 @@
 """Releases: what an engine runs, staged beside the running one and never changed afterwards.
 
 engines/ENGINE/releases/ID/{release.json, config.yaml, env, runtime -> , model -> }. The control
-side gives the ID, a digest of the content, the same on every host. GPU UUIDs and the like are the
-host's binding, engines/ENGINE/binding.env.
+side gives the ID, a digest of the content, the same on every host. GPU UUIDs and the like are this
+host's, and lie beside it (binding.py).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -130,19 +129,3 @@ def _text(path: Path) -> str | None:
         return path.read_text()
     except FileNotFoundError:
         return None
-
-
-def bind(request: dict[str, Any]) -> dict[str, Any]:
-    """`release bind` {engine, binding} -> {changed, digest}: the host's part of the environment.
-
-    binding: the text of a systemd EnvironmentFile. The engine takes it at its next start.
-    """
-    name, text = engine.name_of(request), fields.text(request, "binding")
-    path = engine.home(name) / "binding.env"
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    if engine.binding_digest(name) == digest:
-        return {"changed": False, "digest": digest}
-    durable.make_directories(path.parent)
-    durable.write_file(path, text, mode=0o644)
-    events.record("binding written", engine=name, digest=digest)
-    return {"changed": True, "digest": digest}

@@ -8,7 +8,7 @@ import subprocess
 import time
 from typing import Any
 
-from . import durable, engine, events, fields, probe, snapshot, systemctl
+from . import durable, engine, events, fields, probe, snapshot, stopped, systemctl
 from .errors import HostError
 
 MOST_LINES = 10_000
@@ -60,17 +60,20 @@ def _running(name: str) -> float | None:
 
 def undrain(request: dict[str, Any]) -> dict[str, Any]:
     """`service undrain` {engine, by} -> {changed, drain: what it was}. HostError while a go-live
-    drains: it ends that itself."""
+    is at work, and for an engine that is stopped by hand."""
     name, by = engine.name_of(request), fields.text(request, "by")
     flag = engine.drain_flag(name)
     there = snapshot.drain_flag(str(flag))
     if there is None:
         return {"changed": False, "drain": None}
+    stopped.refuse(name)
     unit = f"llm-golive@{name}.service"
-    if there.get("by") == engine.DRAINED_BY_GO_LIVE and _at_work(unit):
+    if _at_work(unit):
+        # Also where the flag is an operator's: it may be all that keeps clients from a release that
+        # has not passed its gates.
         raise HostError(
             f"engine {name} is being switched",
-            f"{unit} has drained it, and serves again when it is done.",
+            f"{unit} is at work, and lets nobody in before its release is judged.",
             f"Wait for it: 'journalctl -fu {unit}' on the host.",
         )
     flag.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from . import durable, engine, events, fields, probe, service, snapshot, systemctl
+from . import durable, engine, events, fields, probe, service, snapshot, stopped, systemctl
 from .errors import HostError
 
 STOP_SECONDS = 900.0
@@ -14,7 +14,7 @@ ANSWER_SECONDS = 30.0
 
 def stop(request: dict[str, Any]) -> dict[str, Any]:
     """`service stop` {engine, by, reason, now} -> {changed, drain}. Drained by hand until `service
-    undrain`; a reboot ends both.
+    undrain` or a reboot; stopped until `service start`, through reboots, deploys and rollouts.
 
     now: without waiting for what runs, a go-live included, which is ended first: it would start the
     engine again. Else HostError while a go-live is at work.
@@ -26,9 +26,10 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
         raise HostError(
             f"engine {name} is being switched", f"{golive} is at work.", "Wait for its end."
         )
-    drained = service.drain(
-        {"engine": name, "by": by, "reason": fields.text(request, "reason"), "wait_seconds": 0}
-    )
+    reason = fields.text(request, "reason")
+    # First of all: what ends a go-live would start the engine of the release before it.
+    stopped.keep(name, by, reason)
+    drained = service.drain({"engine": name, "by": by, "reason": reason, "wait_seconds": 0})
     if now:
         systemctl.call(["stop", "--no-block", golive])
     ran = _state(unit) not in ("inactive", "failed", "")
@@ -47,8 +48,9 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     name, by = engine.name_of(request), fields.text(request, "by")
     unit = f"llm-engine@{name}.service"
     engine.unit_state(unit)
+    ended = stopped.end(name)
     if _state(unit) in ("active", "activating", "reloading"):
-        return {"changed": False}
+        return {"changed": ended}
     # After too many deaths systemd refuses a start until it is told to forget them.
     systemctl.call(["reset-failed", unit])
     systemctl.call(["start", "--no-block", unit])

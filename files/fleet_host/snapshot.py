@@ -571,12 +571,15 @@ def engine_state(root: str, name: str) -> Json:
         "current": release_or_none(home, "current"),
         "previous": release_or_none(home, "previous"),
         "releases": releases,
-        "binding_digest": sha256_or_none(home + "/binding.env"),
+        "binding_digest": sha256_or_none(home + "/current/binding.env")
+        or sha256_or_none(home + "/binding.env"),
         "started": json_or_none(run + "/started.json"),
         "golive": json_or_none(home + "/golive.json"),
         "golive_asked": golive_asked(f"{root}/jobs/golive/{name}/spec.json"),
         "start": json_or_none(home + "/start.json"),
         "hold": json_or_none(home + "/hold.json"),
+        "rejected": json_or_none(home + "/rejected.json"),
+        "stopped": json_or_none(home + "/stopped.json"),
         # Of what is live, for what a change would make different.
         "configuration": text_or_none(home + "/current/config.yaml"),
         "environment": text_or_none(home + "/current/env"),

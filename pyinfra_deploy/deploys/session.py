@@ -16,6 +16,7 @@ from pyinfra_deploy.operations import host_steps, packing
 from pyinfra_deploy.operations.order import keep_inventory_order
 from pyinfra_deploy.operations.packages import install_packages
 from pyinfra_deploy.operations.program import report_refusal, sudo_refused
+from pyinfra_deploy.operations.rollout_run import this_rollout
 from pyinfra_deploy.operations.run import is_dead_run_of_this_machine
 from pyinfra_deploy.planning import (
     conda_plan,
@@ -35,6 +36,7 @@ from pyinfra_deploy.planning import (
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.placement import drop_in_path
+from pyinfra_deploy.planning.rejected import without_gates
 from pyinfra_deploy.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def plan_this_host() -> HostPlan | None:
     plan = _planned(settings, groups, snapshot, artefacts)
     if plan is None:
         return None
-    refusals = plan.refused or tuple(unusable_secrets(plan, host.data.fleet))
+    refusals = refusals_of(plan, host.data.fleet)
     findings = plan.findings
     if not refusals and "gpu" in groups:
         foresight = judge(host, settings, snapshot, host.data.fleet, plan.release_id)
@@ -85,6 +87,13 @@ def plan_this_host() -> HostPlan | None:
     for reason in plan.reasons():
         host.log(f"will {reason}")
     return plan
+
+
+def refusals_of(plan: HostPlan, fleet: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """Why this run must not touch the host, as far as its plan tells. One that is no rollout's has
+    no gates for a release that went back before."""
+    found = plan.refused or tuple(unusable_secrets(plan, fleet))
+    return found if found or this_rollout() is not None else without_gates(plan.findings)
 
 
 def unless_sudo_asks(host: Host, read: Callable[[], dict[str, _T]]) -> dict[str, _T]:

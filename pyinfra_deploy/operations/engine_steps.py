@@ -151,7 +151,12 @@ def _stage_and_switch(state: State, host: Host, plan: HostPlan) -> dict[str, Any
         host,
         "release",
         "release bind",
-        {"engine": engine.name, "binding": plan.binding},
+        {
+            "engine": engine.name,
+            "id": identity,
+            "binding": plan.binding,
+            "placement": plan.unit_binding,
+        },
         root,
     )
     if bound is None:

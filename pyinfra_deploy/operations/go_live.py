@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 STEP = "go-live"
 # Of this run, by host: what a check that comes after it may have to undo.
 _went_live: dict[str, dict[str, Any]] = {}
+# Hosts whose last go-live of this run goes on, as far as is known: the connection was lost.
+_lost: set[str] = set()
 # Importing torch and vLLM takes half a minute of two cores, minutes from a slow or busy disk; a
 # driver that hangs never answers.
 PROOF_SECONDS = 900
@@ -122,6 +124,7 @@ def run_go_live(
     """The job's result; None when it failed, which has then been reported, and told to the rollout
     that this run is a step of."""
     name, root = settings.engine.name, settings.llm_root
+    _lost.discard(host.name)
     try:
         result = job_result(
             state, host, kind="golive", job_id=name, spec=spec, llm_root=root, step=step,
@@ -132,6 +135,7 @@ def run_go_live(
         tell(host, error={"step": step, **said_of(refusal)}, release=spec["release"])
         return None
     except ConnectionLost as error:
+        _lost.add(host.name)
         text = lost_text("golive", name, step, error)
         host.log_styled(text, fg="red", log_func=logger.error)
         tell(host, error={"step": step, "what": text}, release=spec["release"])
@@ -140,6 +144,11 @@ def run_go_live(
     for text in result.get("warnings", []):
         host.log_styled(f"{step}: {text}", fg="yellow", log_func=logger.warning)
     return result
+
+
+def was_lost(host: Host) -> bool:
+    """Whether the host's last go-live was not seen to its end."""
+    return host.name in _lost
 
 
 def said_of(refusal: HostRefused) -> dict[str, Any]:
@@ -175,6 +184,7 @@ def go_back(state: State, host: Host, settings: Settings, why: str) -> None:
     spec = go_live_spec(settings, str(before), "")
     # It has served until a moment ago.
     spec |= {"gates": None, "proof": None, "fitness": None, "ask_parser": False}
+    spec["rejects"] = {"release": failed, "why": f"it went live, and then: {why}"}
     done = run_go_live(state, host, settings, spec, step="going back") is not None
     if done and not configured_as_before(state, host, settings):
         # Its clients may ask for a name that only the failed release had.

@@ -16,6 +16,7 @@ from pyinfra_deploy.operations.go_live import (
     run_go_live,
     said_of,
     tell,
+    was_lost,
 )
 from pyinfra_deploy.operations.program import ConnectionLost, HostRefused, call, report_refusal
 from pyinfra_deploy.planning.hold import read_hold
@@ -112,7 +113,9 @@ def _switched(
     spec = go_live_spec(settings, kept, served) | {"ask_parser": False, "fitness": None}
     result = run_go_live(state, host, settings, spec)
     if result is None:
-        _give_up_hold(state, host, settings)
+        # Of a go-live that nobody has seen end, the hold is what a deploy then goes by.
+        if not was_lost(host):
+            _give_up_hold(state, host, settings)
         return False
     if not configured(state, host, settings, gateway_text):
         _give_up_hold(state, host, settings)
@@ -134,5 +137,5 @@ def _switched(
 
 def _give_up_hold(state: State, host: Host, settings: Settings) -> None:
     """What was gone back from is what serves: it must not be called rejected."""
-    request = {"engine": settings.engine.name, "who": "a rollback that failed"}
+    request = {"engine": settings.engine.name, "who": "a rollback that failed", "give_up": True}
     answer_of(state, host, STEP_BACK, "hold end", request, settings.llm_root)

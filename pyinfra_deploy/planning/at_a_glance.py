@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyinfra_deploy.planning.finding import Finding
     from pyinfra_deploy.settings.schema import Settings
 
+# files/fleet_host/ground.py
+PENDING = ("draining", "proving", "switching", "starting", "judging", "reverting")
 GOOD, WARN, BAD = "good", "warn", "bad"
 SOON_DAYS = 60
 # ssl.SSLSocket.getpeercert()'s form of a certificate's times.
@@ -60,6 +62,9 @@ def _engine(name: str, engine: Mapping[str, Any], snapshot: Mapping[str, Any]) -
         return _part(f"being switched to {engine.get('golive_asked')} ({phase})", WARN)
     if not engine.get("current"):
         return _part("nothing is live yet", WARN)
+    stopped = engine.get("stopped")
+    if isinstance(stopped, dict):
+        return _part(f"stopped by {stopped.get('who')}: {stopped.get('why')}", BAD)
     if active != "active":
         restarts = int(unit.get("restarts") or 0)
         again = f", started again {restarts} times in vain" if restarts else ""
@@ -69,7 +74,19 @@ def _engine(name: str, engine: Mapping[str, Any], snapshot: Mapping[str, Any]) -
         return _part(f"runs {started}, not what is current", BAD)
     if not engine.get("socket"):
         return _part("loads", WARN)
-    return _part("serves")
+    return _unjudged(engine) or _part("serves")
+
+
+def _unjudged(engine: Mapping[str, Any]) -> dict[str, str] | None:
+    """Of a go-live that ended without its end, which none is at work to mend."""
+    golive = engine.get("golive")
+    phase, to = (golive.get("phase"), golive.get("to")) if isinstance(golive, dict) else (None, "")
+    ended = f"the go-live to {to} ended before it was judged"
+    if phase == "undone":
+        return _part(f"serves; {ended}, and was undone", WARN)
+    if phase in PENDING:
+        return _part(f"serves; {ended}: deploy again, which ends it", WARN)
+    return None
 
 
 def _model(

@@ -36,6 +36,26 @@ def drain_findings(host: str, engine: str, snapshot: Mapping[str, Any]) -> Itera
     )
 
 
+def stopped_findings(host: str, engine: str, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
+    """From the snapshot's engines.ENGINE.stopped: {who, why, when}; an unreadable one counts."""
+    stopped = ((snapshot.get("engines") or {}).get(engine) or {}).get("stopped")
+    if not isinstance(stopped, dict):
+        return
+    who, why, when = (stopped.get(key) for key in ("who", "why", "when"))
+    yield Finding(
+        "engine.stopped",
+        "refuse",
+        host,
+        f"engine {engine}",
+        f"somebody has stopped it by hand, and nothing starts it. Since {when or 'an unknown time'}"
+        f", by {who or 'somebody who left no name'}: {why or 'no reason is recorded'}",
+        f"when it may run again: fleet runbook run INVENTORY put-in {host}; until then leave it "
+        f"out: --exclude {host}",
+        evidence=f"engines/{engine}/stopped.json exists",
+        source="docs/runbooks.md",
+    )
+
+
 def _moment(since: object) -> str:
     if isinstance(since, bool) or not isinstance(since, int | float):
         return "an unknown time"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra_deploy.planning import wanted
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.hold import applies
-from pyinfra_deploy.planning.placement import environment_of, names_masked_gpus
+from pyinfra_deploy.planning.placement import drop_in, environment_of, names_masked_gpus
 from pyinfra_deploy.planning.release import (
     digest_of_text,
     engine_configuration,
@@ -87,6 +87,7 @@ def plan_engine(
     unit = (snapshot.get("units") or {}).get(ENGINE_UNIT.format(name=settings.engine.name)) or {}
     serving = unit.get("active") == "active" and bool(engine.get("current"))
     binding = environment_file(environment_of(placement, settings.runtime.vllm))
+    bound = drop_in(settings.engine.name, placement)
     live = (snapshot.get("sysctl") or {}).get("vm.max_map_count") or {}
     digest = _model_digest(lock, record)
     held = applies(engine.get("hold"), release.id_with(digest) if digest else None)
@@ -98,6 +99,7 @@ def plan_engine(
         "held": held,
         "release": release,
         "binding": binding,
+        "unit_binding": bound.content if bound is not None else "",
         "gpus": tuple(gpu.uuid for gpu in placement.gpus if gpu.uuid) if placement else (),
         "serving": serving,
         "go_live": _go_live_reason(
@@ -141,7 +143,8 @@ def go_live_findings(
             unit,
             f"a go-live to release {asked} is running, and the settings now ask for {identity}",
             f"wait until it has ended (journalctl -fu {unit} on the host shows it), or stop it "
-            f"there: sudo systemctl stop {unit}; then run the same command again",
+            f"there, which goes back to the release before: sudo systemctl stop {unit}; then run "
+            "the same command again",
         ),
     )
 
@@ -247,6 +250,8 @@ def _go_live_reason(
         return "files of the model were mended since the engine was started"
     # An engine that was started before there was a binding has none, which is an empty one.
     changed = (started.get("binding") or digest_of_text("")) != digest_of_text(binding)
+    # A held release keeps the binding that it came with: this one is of what the settings ask for.
+    changed = changed and held is None
     # Masked facts do not tell, and the plan says so (facts.uuids-masked).
     if changed and not names_masked_gpus(binding):
         return "the host's binding has changed"

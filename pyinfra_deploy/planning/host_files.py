@@ -80,6 +80,24 @@ def stale_files(
     return tuple(sorted(there))
 
 
+def without_drop_in(
+    settings: Settings, snapshot: Mapping[str, Any], plan: Mapping[str, Any]
+) -> dict[str, Any]:
+    """files and remove of a plan, without the engine's drop-in where another release runs than the
+    one that it is of: that one's go-live brings it, and takes it back with it (files/fleet_host/
+    binding.py). plan: with what plan_engine gives."""
+    engine = (snapshot.get("engines") or {}).get(settings.engine.name) or {}
+    current, digest = engine.get("current"), plan["model_digest"]
+    identity = plan["release"].id_with(digest) if digest else None
+    if not current or current == identity:
+        return {}
+    path = drop_in_path(settings.engine.name)
+    return {
+        "files": tuple(file for file in plan["files"] if file.path != path),
+        "remove": tuple(name for name in plan["remove"] if name != path),
+    }
+
+
 def changed_files(
     files: tuple[ManagedFile, ...], snapshot: Mapping[str, Any]
 ) -> tuple[ManagedFile, ...]:

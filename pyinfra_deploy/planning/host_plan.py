@@ -23,12 +23,14 @@ from pyinfra_deploy.planning.host_files import (
     changed_files,
     managed_files,
     stale_files,
+    without_drop_in,
 )
 from pyinfra_deploy.planning.interpreter import with_python
 from pyinfra_deploy.planning.model_care import plan_model_care
 from pyinfra_deploy.planning.model_supply import lock_findings
 from pyinfra_deploy.planning.overtaking import overtaking_findings
 from pyinfra_deploy.planning.preflight import preflight
+from pyinfra_deploy.planning.rejected import rejected_findings
 from pyinfra_deploy.planning.runtime_room import room_findings
 from pyinfra_deploy.planning.verification import unverified_reason
 
@@ -69,6 +71,7 @@ class HostPlan:
     pull: Mapping[str, Any] | None = None
     release: Release | None = None
     binding: str = ""
+    unit_binding: str = ""
     gpus: tuple[str, ...] = ()
     go_live: str = ""
     serving: bool = False
@@ -231,13 +234,15 @@ def plan_host(
     plan["tools"] = _missing_tools(groups, settings, artefacts, environments, uv, python)
     if "gpu" in groups:
         plan |= plan_engine(settings, snapshot, artefacts, environments, uv, placement)
+        plan |= without_drop_in(settings, snapshot, plan)
         if driver is not None:
             return HostPlan(**_before_the_driver(plan, driver, snapshot, artefacts))
         plan |= plan_conda_ground(host, settings, snapshot, plan)
         room = room_findings(host, settings.llm_root, snapshot, plan["runtime"])
         running = go_live_findings(host, settings, snapshot, plan)
         held = hold_findings(host, settings.engine.name, plan)
-        plan["findings"] = (*plan["findings"], *room, *running, *held)
+        taken_back = rejected_findings(host, settings.engine.name, snapshot, plan)
+        plan["findings"] = (*plan["findings"], *room, *running, *held, *taken_back)
         if any(finding.severity == "refuse" for finding in plan["findings"]):
             return HostPlan(host=host, groups=groups, settings=settings, findings=plan["findings"])
         care = plan_engine_care(settings, snapshot, artefacts.units)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy.planning.drain import drain_findings
+from pyinfra_deploy.planning.drain import drain_findings, stopped_findings
 from pyinfra_deploy.planning.finding import Finding
 from pyinfra_deploy.planning.interpreter import SUPPORTED, interpreter_findings
 
@@ -89,6 +89,7 @@ def _findings(
         yield from interpreter_findings(host, settings, snapshot)
         yield from _runtime_space(host, settings, snapshot)
         yield from drain_findings(host, settings.engine.name, snapshot)
+        yield from stopped_findings(host, settings.engine.name, snapshot)
     if "gateway" in groups:
         assert settings.gateway is not None
         https, http = settings.gateway.https_port, settings.gateway.http_port

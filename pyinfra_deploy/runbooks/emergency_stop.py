@@ -39,8 +39,8 @@ RUNBOOK = Runbook(
     "emergency-stop",
     "stop engines at once, cutting what runs",
     "Heat, smoke, a leak of data: new requests get 503, engines are killed, a go-live at work is "
-    "ended. All hosts at once, whoever else is at work on them. The runbook put-in ends it; so "
-    "does a reboot, which starts the engine.",
+    "ended. All hosts at once, whoever else is at work on them. Engines stay "
+    "stopped through deploys, rollouts and reboots, until the runbook put-in.",
     (
         Step("before", "which hosts answer", seen),
         Step("do", "raise the drain flag, kill the engine", stop),

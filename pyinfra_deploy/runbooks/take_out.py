@@ -22,8 +22,9 @@ RUNBOOK = Runbook(
     "take-out",
     "take hosts out of service",
     "For hands on a host: no new requests, running ones end. With --set stop=yes its engine is "
-    "stopped, too. It stays so, through deploys and rollouts, until the runbook put-in; a reboot "
-    "ends it.",
+    "stopped, too. The drain stays through deploys and rollouts until the runbook put-in; a "
+    "reboot ends it. A stopped engine stays stopped until put-in, through reboots, too: deploys "
+    "refuse the host, rollouts leave it out.",
     (
         common.FREE,
         common.OTHERS_SERVE,

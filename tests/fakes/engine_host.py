@@ -129,8 +129,9 @@ start | restart)
     mkdir -p "$FAKE_RUN"
     release=$(readlink "$FAKE_HOME/current") || { echo 'the unit failed' >&2; exit 1; }
     binding=null
-    [ -e "$FAKE_HOME/binding.env" ] && binding=$(sha256sum < "$FAKE_HOME/binding.env") &&
-        binding="\"${binding%% *}\""
+    for file in "$FAKE_HOME/binding.env" "$FAKE_HOME/current/binding.env"; do
+        [ -e "$file" ] && binding=$(sha256sum < "$file") && binding="\"${binding%% *}\""
+    done
     setsid "$PYTHON" -SE engine.py "$FAKE_HOME" "$FAKE_RUN" < /dev/null >> log 2>&1 9>&- &
     echo $! > pid
     mended=$(sed -n 's/.*"mended": {"when": \("[^"]*"\).*/\1/p' \
@@ -232,6 +233,10 @@ class FakeHost:
             "config_yaml": json.dumps(behaviour),
             "env": "",
         }
+
+    def bind(self, identity: str, binding: str, placement: str = "") -> dict[str, Any]:
+        """A request of `release bind`."""
+        return {"engine": "main", "id": identity, "binding": binding, "placement": placement}
 
     def golive_spec(self, identity: str, **more: Any) -> dict[str, Any]:
         return {

@@ -34,7 +34,9 @@ restart)
     (
         set -a
         . "$FAKE_HOME/candidate/env"
-        [ -e "$FAKE_HOME/binding.env" ] && . "$FAKE_HOME/binding.env"
+        for file in "$FAKE_HOME/binding.env" "$FAKE_HOME/candidate/binding.env"; do
+            [ -e "$file" ] && . "$file"
+        done
         set +a
         setsid "$FAKE_HOME/candidate/runtime/bin/python" -m fleet_host proof run main \
             < /dev/null > proof-log 2>&1 &

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import arguments, golive, release
+from fleet_host import arguments, binding, golive, release
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
@@ -53,7 +53,7 @@ def test_the_parser_is_asked_once_for_a_release_and_its_word_is_kept(
     assert not (host.home / "candidate").is_symlink()
     assert not (host.root / "run/llm-arguments/main").exists()
     # Another start of the same release: a new binding, a reboot, a second run.
-    release.bind({"engine": "main", "binding": "A=1\n"})
+    binding.bind(host.bind("r1", "A=1\n"))
     go(host, "r1")
     assert host.asked() == 1
 

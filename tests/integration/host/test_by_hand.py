@@ -11,15 +11,18 @@ import pytest
 from fleet_host import (
     engine,
     events,
+    golive,
     gpu_reset,
     programs,
     release,
     service,
     service_by_hand,
+    snapshot,
     systemctl,
     tls,
 )
 from fleet_host.errors import HostError, SpecError
+from fleet_host.status import Progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +66,46 @@ def test_an_engine_is_stopped_drained_and_started(host: FakeHost) -> None:
     service.undrain(BY)
     assert service_by_hand.answers(BY)["drain"] is None
     assert whats()[-4:] == ["drained", "engine stopped", "engine started by hand", "undrained"]
+
+
+def test_a_stopped_engine_is_started_by_hand_and_by_nothing_else(host: FakeHost) -> None:
+    running(host)
+    release.stage(host.release_request("r2"))
+    service_by_hand.stop(STOP)
+    assert snapshot.engine_state(str(host.llm_root), "main")["stopped"]["who"] == "ada"
+    before = host.calls()
+    with pytest.raises(HostError, match="stopped by hand") as caught:
+        golive.run(host.golive_spec("r2"), Progress(None))
+    assert "ada stopped it at" in caught.value.why
+    assert "put-in" in caught.value.fix
+    with pytest.raises(HostError, match="stopped by hand"):
+        service.undrain(BY)
+    assert host.calls() == before
+    service_by_hand.start(BY)
+    wait_for_answer()
+    service.undrain(BY)
+    assert golive.run(host.golive_spec("r2"), Progress(None))["release"] == "r2"
+
+
+def test_a_note_of_a_stop_that_cannot_be_read_keeps_it_down(host: FakeHost) -> None:
+    running(host)
+    (host.home / "stopped.json").write_text("{")
+    with pytest.raises(HostError, match="somebody stopped it at an unknown time"):
+        golive.run(host.golive_spec("r1"), Progress(None))
+    assert service_by_hand.start(BY) == {"changed": True}
+    assert service_by_hand.start(BY) == {"changed": False}
+
+
+def test_an_operators_drain_is_not_lifted_while_a_release_is_judged(host: FakeHost) -> None:
+    """The flag may be all that keeps clients from it: the go-live raises none beside another's."""
+    running(host)
+    service.drain({**BY, "reason": "fan 3"})
+    (host.unit / "golive-state").write_text("active")
+    with pytest.raises(HostError, match="is being switched"):
+        service.undrain(BY)
+    assert host.flag.exists()
+    (host.unit / "golive-state").write_text("inactive")
+    assert service.undrain(BY)["changed"]
 
 
 def test_an_engine_is_killed_at_once(host: FakeHost) -> None:

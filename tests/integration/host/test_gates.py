@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import engine, events, golive, hold, release
+from fleet_host import engine, events, golive, hold, rejected, release, snapshot
 from fleet_host.errors import HostError, SpecError
 from fleet_host.status import Progress
 
@@ -64,6 +64,48 @@ def test_gates_that_are_passed_are_told_with_their_figures(upgrade: FakeHost) ->
 def test_a_wrong_answer_to_a_golden_prompt_goes_back(upgrade: FakeHost) -> None:
     error = went_back(upgrade, gates(golden=[golden("five")]))
     assert error.why == ("The golden prompt 'two and two?' was answered ' four', without 'five'.")
+
+
+def test_what_went_back_comes_again_only_behind_gates(upgrade: FakeHost) -> None:
+    went_back(upgrade, gates(golden=[golden("five")]))
+    entry = snapshot.engine_state(str(upgrade.llm_root), "main")["rejected"]["r2"]
+    assert "without 'five'" in entry["why"]
+    before = upgrade.calls()
+    with pytest.raises(HostError, match="r2 of engine main was taken back") as caught:
+        golive.run(upgrade.golive_spec("r2"), Progress(None))
+    assert "without 'five'" in caught.value.why
+    assert "fleet rollout" in caught.value.fix
+    assert (upgrade.calls(), upgrade.linked("current")) == (before, "r1")
+    # Another release, and the one that serves, are not concerned.
+    assert golive.run(upgrade.golive_spec("r1"), Progress(None))["release"] == "r1"
+    assert go(upgrade, gates(golden=[golden("four")]))["changed"]
+    assert rejected.read("main") == {}
+    assert golive.run(upgrade.golive_spec("r2"), Progress(None))["changed"] is False
+
+
+def test_a_go_live_that_undoes_another_says_what_it_rejects(upgrade: FakeHost) -> None:
+    go(upgrade, gates())
+    why = {"release": "r2", "why": "it went live, and then: no"}
+    golive.run(upgrade.golive_spec("r1", rejects=why), Progress(None))
+    assert rejected.read("main")["r2"]["why"] == "it went live, and then: no"
+
+
+def test_without_gates_a_release_that_fails_may_come_again(upgrade: FakeHost) -> None:
+    """A deploy of its own is tried as often as somebody likes."""
+    release.stage(upgrade.release_request("r3", behave="die"))
+    for _ in range(2):
+        with pytest.raises(HostError, match="release r1 serves again"):
+            golive.run(upgrade.golive_spec("r3"), Progress(None))
+    assert rejected.read("main") == {}
+
+
+def test_the_newest_are_remembered(host: FakeHost) -> None:
+    for number in range(rejected.MOST + 3):
+        rejected.keep("main", f"r{number}", "x" * 9999, "run")
+    rejected.keep("main", "r3", "again", "run")
+    found = rejected.read("main")
+    assert (len(found), list(found)[-1]) == (rejected.MOST, "r3")
+    assert max(len(one["why"]) for one in found.values()) == rejected.WHY_CHARACTERS
 
 
 def test_a_prompt_through_chat_is_judged_the_same(upgrade: FakeHost) -> None:
@@ -201,6 +243,25 @@ def test_a_hold_to_what_is_not_there_is_refused_and_one_is_ended_by_hand(
     assert hold.end({"engine": "main", "who": "ada"})["changed"]
     assert hold.end({"engine": "main", "who": "ada"}) == {"changed": False, "hold": None}
     assert engine.linked("main", "current") == "r1"
+
+
+def test_a_second_rollback_that_fails_leaves_the_first_ones_hold(upgrade: FakeHost) -> None:
+    first = {"engine": "main", "kept": "r1", "rejected": ["r2"], "who": "ada", "why": "slow"}
+    before = hold.begin(first)["hold"]
+    release.stage(upgrade.release_request("r0"))
+    hold.begin({**first, "kept": "r0", "rejected": ["r1", "r2"], "who": "bob"})
+    assert (hold.read("main") or {})["kept"] == "r0"
+    assert hold.end({"engine": "main", "who": "a rollback", "give_up": True})["changed"]
+    assert hold.read("main") == before
+    with pytest.raises(HostError, match="r2 of engine main is held back"):
+        go(upgrade, gates())
+    # By hand it ends, whatever was there before it.
+    hold.begin({**first, "kept": "r0", "rejected": ["r1", "r2"], "who": "bob"})
+    hold.end({"engine": "main", "who": "ada"})
+    assert hold.read("main") is None
+    hold.begin(first)
+    hold.end({"engine": "main", "who": "a rollback", "give_up": True})
+    assert hold.read("main") is None
 
 
 def test_without_a_name_a_release_is_asked_by_its_own(upgrade: FakeHost) -> None:

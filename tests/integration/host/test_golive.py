@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import engine, golive, release
+from fleet_host import binding, engine, golive, release, unjudged
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
@@ -82,7 +82,7 @@ def test_an_upgrade_keeps_the_old_release_as_previous(host: FakeHost) -> None:
 def test_a_new_binding_restarts_the_same_release(host: FakeHost) -> None:
     stage(host, "r1")
     go(host, "r1")
-    release.bind({"engine": "main", "binding": "CUDA_VISIBLE_DEVICES=0\n"})
+    binding.bind(host.bind("r1", "CUDA_VISIBLE_DEVICES=0\n"))
     assert go(host, "r1")["changed"] is True
     assert (host.linked("current"), host.linked("previous")) == ("r1", None)
 
@@ -363,10 +363,10 @@ def test_after_an_interruption_a_loading_engine_is_waited_for_not_restarted(
 
 def test_undrain_lowers_only_the_go_live_s_flag(host: FakeHost) -> None:
     engine.raise_drain_flag("main", engine.DRAINED_BY_GO_LIVE, "x")
-    assert engine.undrain({"engine": "main"}) == {"lowered": True}
+    assert unjudged.ended({"engine": "main"}) == {"lowered": True, "back_to": None}
     assert not host.flag.exists()
     engine.raise_drain_flag("main", "alice", "x")
-    assert engine.undrain({"engine": "main"}) == {"lowered": False}
+    assert unjudged.ended({"engine": "main"}) == {"lowered": False, "back_to": None}
     assert host.flag.exists()
 
 
@@ -376,12 +376,12 @@ def test_the_unit_notes_what_it_starts(host: FakeHost, monkeypatch: pytest.Monke
         engine.started({"engine": "main"})
     stage(host, "r1")
     (host.home / "current").symlink_to("releases/r1")
-    release.bind({"engine": "main", "binding": "A=1\n"})
+    binding.bind(host.bind("r1", "A=1\n"))
     host.run.mkdir()
     engine.started({"engine": "main"})
     assert engine.read_started("main") == {
         "release": "r1",
-        "binding": engine.binding_digest("main"),
+        "binding": engine.binding_digest("main", "r1"),
         "model_mended": None,
         "invocation": "abc",
     }

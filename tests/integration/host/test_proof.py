@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import golive, release
+from fleet_host import binding, golive, release
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
@@ -93,12 +93,12 @@ def test_it_is_repeated_when_what_it_depends_on_changes_and_only_then(memory: Pr
     stop_engine(memory)  # it has to be started again
     go(memory, "r1")
     assert memory.proofs() == 1
-    release.bind({"engine": "main", "binding": "A=1\n"})
+    binding.bind(memory.bind("r1", "A=1\n"))
     go(memory, "r1")
     assert memory.proofs() == 2
     memory.driver("620.1")
-    release.bind({"engine": "main", "binding": "A=1\nB=2\n"})
-    release.bind({"engine": "main", "binding": "A=1\n"})
+    binding.bind(memory.bind("r1", "A=1\nB=2\n"))
+    binding.bind(memory.bind("r1", "A=1\n"))
     (memory.home / "golive.json").unlink()
     stop_engine(memory)
     go(memory, "r1")

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import engine, events, golive, hold, lease, release, rollout, service
+from fleet_host import engine, events, golive, hold, lease, release, rollout, service, unjudged
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
@@ -136,8 +136,9 @@ def test_what_a_go_live_drains_is_left_to_it(host: FakeHost) -> None:
         service.undrain({"engine": "main", "by": "ada"})
     # An operator's drain takes the place of the go-live's, which would end by itself.
     assert drain()["changed"]
-    engine.undrain({"engine": "main"})
+    unjudged.ended({"engine": "main"})
     assert json.loads(host.flag.read_text())["by"] == "ada"
+    (host.unit / "golive-state").write_text("inactive")
     assert service.undrain({"engine": "main", "by": "ada"})["changed"]
 
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import durable, events, kernel, lease, release, snapshot
+from fleet_host import binding, durable, events, kernel, lease, release, snapshot
 from fleet_host.errors import HostError, SpecError
 
 if TYPE_CHECKING:
@@ -177,9 +177,12 @@ def test_a_runtime_elsewhere_is_refused(host: FakeHost) -> None:
 
 
 def test_a_binding_is_written_once(host: FakeHost) -> None:
-    request = {"engine": "main", "binding": 'A="1"\n'}
-    assert release.bind(request)["changed"] is True
-    assert release.bind(request)["changed"] is False
+    release.stage(host.release_request("r1"))
+    request = host.bind("r1", 'A="1"\n')
+    assert binding.bind(request)["changed"] is True
+    assert binding.bind(request)["changed"] is False
+    with pytest.raises(HostError, match="release r2 of engine main is not on this host"):
+        binding.bind({**request, "id": "r2"})
 
 
 class Sysctl:

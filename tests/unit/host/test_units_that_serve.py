@@ -142,10 +142,28 @@ def test_the_engine_reports_and_fetches_nothing_and_keeps_its_caches() -> None:
     assert values(text, "CacheDirectory") == ["llm-engine/%i"]
 
 
+def test_systemd_does_not_start_what_was_stopped_by_hand() -> None:
+    text = render("llm-engine@.service")
+    assert values(text, "ConditionPathExists") == ["!/srv/llm/engines/%i/stopped.json"]
+
+
 def test_a_killed_go_live_leaves_no_drain_flag() -> None:
     text = render("llm-golive@.service")
     assert values(text, "ExecStopPost") == ["/srv/llm/bin/fleet-host engine undrain %i"]
     assert values(text, "CapabilityBoundingSet") == [""]
+
+
+def test_a_release_that_nobody_has_judged_is_not_started() -> None:
+    """As root, since the engine's user may not change what is current; before it is noted."""
+    program = "/srv/llm/bin/fleet-host engine"
+    assert values(render("llm-engine@.service"), "ExecStartPre") == [
+        f"+{program} settle %i",
+        f"{program} started %i",
+    ]
+    # Going back takes the drop-in of the release along.
+    assert "-/etc/systemd/system/llm-engine@%i.service.d" in values(
+        render("llm-golive@.service"), "ReadWritePaths"
+    )
 
 
 def test_an_engine_that_keeps_dying_ends_failed_and_is_not_mistaken_for_one_that_loads() -> None:

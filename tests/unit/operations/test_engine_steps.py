@@ -91,7 +91,7 @@ def test_a_release_is_staged_bound_and_switched_to(world: PyinfraWorld) -> None:
         "config_yaml": plan.release.configuration,
         "env": 'A="1"\n',
     }
-    assert bind == {"engine": "main", "binding": ""}
+    assert bind == {"engine": "main", "id": identity, "binding": "", "placement": ""}
     assert (start["kind"], start["id"]) == ("golive", "main")
     job = start["spec"]
     assert job["release"] == identity

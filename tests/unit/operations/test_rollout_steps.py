@@ -120,6 +120,8 @@ def test_a_check_after_the_go_live_leads_back_the_same_way(world: PyinfraWorld, 
     back = {"state": "done", "result": {"release": "r1", "from": "r2"}}
     _, second = verified_badly(world, WENT_LIVE, back)
     assert (second["release"], second["gates"], second["probe"]["model"]) == ("r1", None, "")
+    assert second["rejects"]["release"] == "r2"
+    assert "what a client has to see" in second["rejects"]["why"]
     assert said(told)["back_to"] == "r1"
     assert "went live, and then" in said(told)["error"]["what"]
 
@@ -208,7 +210,15 @@ def test_a_rollback_that_fails_gives_its_hold_up(world: PyinfraWorld, told: Path
     jobs_end(world, {"state": "failed", "error": {"what": "no"}})
     assert not roll_back(world)
     assert world.script.commands()[-1] == "hold end"
+    assert world.script.sent[-1].spec["give_up"] is True
     assert said(told)["error"]["what"] == "no"
+
+
+def test_a_rollback_that_is_not_seen_to_its_end_stays_held(world: PyinfraWorld, told: Path) -> None:
+    """Its go-live goes on; ended, the hold would let a deploy bring the rejected release back."""
+    world.script.says("job start", ConnectionError("gone"))
+    assert not roll_back(world)
+    assert "hold end" not in world.script.commands()
 
 
 def test_a_rollback_that_clients_cannot_use_is_undone(world: PyinfraWorld, told: Path) -> None:

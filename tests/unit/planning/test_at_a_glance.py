@@ -58,6 +58,13 @@ def test_a_host_that_is_well() -> None:
         ({"socket": False}, {}, "loads", "warn"),
         ({"golive_asked": "r9", "golive": {"phase": "judging"}}, {GOLIVE: {"active": "active"}},
          "being switched to r9 (judging)", "warn"),
+        ({"golive": {"phase": "judging", "to": "r9"}}, {},
+         "serves; the go-live to r9 ended before it was judged: deploy again, which ends it",
+         "warn"),
+        ({"golive": {"phase": "undone", "to": "r9"}}, {},
+         "serves; the go-live to r9 ended before it was judged, and was undone", "warn"),
+        ({"stopped": {"who": "ada", "why": "smoke"}}, {UNIT: {"active": "inactive"}},
+         "stopped by ada: smoke", "bad"),
     ],
 )  # fmt: skip
 def test_an_engine_that_is_not(engine: Any, units: Any, text: str, state: str) -> None:

@@ -28,6 +28,28 @@ def test_who_when_why_and_how_to_undo_it() -> None:
         assert words in said
 
 
+@pytest.mark.parametrize(
+    ("stopped", "who"),
+    [
+        ({"who": "ada", "why": "smoke", "when": "2026-11-30T08:00:00Z"}, "by ada: smoke"),
+        ({"error": "is not JSON"}, "by somebody who left no name"),
+    ],
+)
+def test_an_engine_that_was_stopped_by_hand_is_not_started(stopped: Any, who: str) -> None:
+    """It is inactive, which would be a reason to go live."""
+    settings = worlds.settings_with({})
+    snapshot = worlds.converged(settings, worlds.artefacts_with(settings))
+    snapshot["units"]["llm-engine@main.service"] = worlds.unit(active="inactive")
+    snapshot["engines"]["main"]["stopped"] = stopped
+    plan = host_plan.plan_host(
+        "gpu01", worlds.ALL, settings, snapshot, worlds.artefacts_with(settings)
+    )
+    (said,) = map(str, plan.refused)
+    for words in ("stopped it by hand", who, "put-in gpu01", "--exclude gpu01"):
+        assert words in said
+    assert plan.go_live == ""
+
+
 @pytest.mark.parametrize("since", [None, "yesterday", 1e30, True])
 def test_what_nobody_recorded(since: Any) -> None:
     (said,) = findings({"by": None, "reason": None, "since": since})

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pyinfra_deploy.deploys import session
 from pyinfra_deploy.deploys.verify import verification_for
-from pyinfra_deploy.planning import gateway_config, host_plan
+from pyinfra_deploy.planning import gateway_config, host_plan, rejected
 from pyinfra_deploy.planning.gateway_plan import CONFIGURATION_DIFFERS
 from pyinfra_deploy.planning.hold import read_hold
 from pyinfra_deploy.planning.release import digest_of_text
@@ -140,3 +141,35 @@ def test_a_rollback_that_was_killed_before_its_go_live_is_ended_by_the_deploy() 
 @pytest.mark.parametrize("hold", [None, [], {"kept": 7}, {"error": "no JSON"}])
 def test_what_is_no_hold_holds_nothing(hold: Any) -> None:
     assert planned(hold).held is None
+
+
+def test_what_a_rollout_took_back_is_refused_by_a_deploy_and_told_to_a_rollout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    snapshot = world_of(None)
+    entry = {"why": "a golden prompt", "when": "2026-11-30T08:00:00Z"}
+    snapshot["engines"]["main"]["rejected"] = {identity(NEW): entry, identity(OLD): entry}
+    plan = plan_of(snapshot)
+    assert plan.refused == ()
+    (said,) = [one for one in plan.findings if one.id == rejected.ID]
+    for words in (identity(NEW), "2026-11-30T08:00:00Z: a golden prompt", "fleet rollout"):
+        assert words in str(said)
+    monkeypatch.setattr(session, "unusable_secrets", lambda *_: ())
+    monkeypatch.setattr(session, "this_rollout", lambda: None)
+    assert [one.severity for one in session.refusals_of(plan, {})] == ["refuse"]
+    monkeypatch.setattr(session, "this_rollout", object)
+    assert session.refusals_of(plan, {}) == ()
+    # What serves is no news, and other settings are not concerned.
+    assert [one for one in plan_of(snapshot, OLD).findings if one.id == rejected.ID] == []
+    snapshot["engines"]["main"]["rejected"] = {identity(OLD): entry}
+    assert [one for one in plan_of(snapshot).findings if one.id == rejected.ID] == []
+
+
+def test_a_held_release_keeps_its_own_binding() -> None:
+    """It may run on more GPUs than what the settings ask for; each deploy would go live again."""
+    hold = hold_of(identity(OLD), identity(NEW))
+    snapshot = world_of(hold, hold)
+    for place in (snapshot["engines"]["main"]["started"], snapshot["state"]["verified"]):
+        place["binding"] = digest_of_text("CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7\n")
+    assert plan_of(snapshot).reasons() == []
+    assert "binding has changed" in plan_of(snapshot, OLD).go_live

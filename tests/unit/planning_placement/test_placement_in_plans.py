@@ -91,6 +91,26 @@ def test_a_drop_in_that_is_not_wanted_any_more_goes() -> None:
     assert f"remove {PATH}" in on_cpu.reasons()
 
 
+def test_another_release_brings_its_drop_in_itself() -> None:
+    """Written before its go-live it would stay when that goes back."""
+    near, free = placement(4), placement(4, numa="off")
+    before = worlds.settings_with({"engine": {"args": {"max-model-len": 8192}}})
+    after = worlds.settings_with()
+    artefacts = worlds.artefacts_with(after)
+    former = drop_in("main", near)
+    assert former is not None
+    for wanted_one, file in ((near, None), (free, former)):
+        seen = worlds.merged(
+            worlds.converged(before, worlds.artefacts_with(before)),
+            {"files": {PATH: worlds.seen_file(file) if file else None}},
+        )
+        found = host_plan.plan_host(worlds.HOST, worlds.ALL, after, seen, artefacts, wanted_one)
+        assert found.go_live.startswith("release ")
+        assert (found.files, found.remove) == ((), ())
+        bound = drop_in("main", wanted_one)
+        assert found.unit_binding == (bound.content if bound else "")
+
+
 def test_the_drop_in_of_an_engine_that_has_another_name_now_goes() -> None:
     near = placement(4)
     settings = worlds.settings_with()

@@ -62,6 +62,8 @@ def test_a_host_whose_gates_failed_serves_its_previous_release() -> None:
         (status("starting", active="inactive"), Kind.DOWN),
         (status("starting"), Kind.LOST),
         (status("reverted", run="another"), Kind.FAILED),
+        # Killed, or its power was cut, and taken back by the host: no word about the release.
+        (status("undone"), Kind.FAILED),
         (status(None), Kind.FAILED),
         (status(None, current=None, started=None, active="inactive"), Kind.FAILED),
         (status(None, active="failed"), Kind.DOWN),

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyinfra_deploy import cli, plan_commands, resuming, rollout_commands, rollout_plan
+from pyinfra_deploy import (
+    cli,
+    deploy_commands,
+    plan_commands,
+    resuming,
+    rollout_commands,
+    rollout_plan,
+)
 from pyinfra_deploy.facts.assemble import assemble
 from pyinfra_deploy.plan_commands import Foreseen, Read
 from pyinfra_deploy.planning import host_plan
@@ -30,6 +37,8 @@ class World:
     def __init__(self) -> None:
         self.changed = {"gpu01", "gpu02"}
         self.refused: set[str] = set()
+        self.stopped: set[str] = set()
+        self.taken_back: set[str] = set()
         self.not_read: list[str] = []
         self.driven: list[tuple[Any, ...]] = []
         self.status = Answers()
@@ -41,12 +50,17 @@ class World:
         before, after = worlds.settings_with(), worlds.settings_with(NEW)
         settings = after if host in self.changed else before
         snapshot = worlds.converged(before, worlds.artefacts_with(before))
+        if host in self.taken_back:
+            asked = worlds.release_of(after, worlds.artefacts_with(after))
+            entry = {"why": "a golden prompt", "when": "today"}
+            snapshot["engines"]["main"]["rejected"] = {asked: entry}
         plan = host_plan.plan_host(
             host, worlds.ALL, settings, snapshot, worlds.artefacts_with(settings)
         )
         hardware = assemble(host, {})
-        if host in self.refused:
-            finding = Finding("os.no-systemd", "refuse", host, "systemd", "is not there", "boot it")
+        if host in self.refused | self.stopped:
+            which = "os.no-systemd" if host in self.refused else "engine.stopped"
+            finding = Finding(which, "refuse", host, "systemd", "is not there", "boot it")
             return Foreseen(Foresight(host, hardware, None, None, (finding,)), snapshot=snapshot)
         return Foreseen(Foresight(host, hardware, None, None, ()), plan, snapshot)
 
@@ -71,6 +85,33 @@ def world(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def run(*words: str) -> int:
     return cli.main(["rollout", "prod", *words])
+
+
+def test_a_host_whose_engine_is_stopped_by_hand_is_left_out_by_name(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.stopped = {"gpu01"}
+    assert run("--yes") == Code.DONE
+    ((_, course, document, _),) = world.driven
+    assert course.hosts == ("gpu02",)
+    assert list(document["hosts"]) == ["gpu02"]
+    assert "left out, since their engines are stopped by hand: gpu01" in capsys.readouterr().out
+    world.refused = {"gpu01"}
+    assert run("--yes") == Code.REFUSED
+
+
+def test_a_release_that_went_back_is_for_a_rollout_and_not_for_a_deploy(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deploy_commands, "read_hosts", world.read)
+    monkeypatch.setattr(deploy_commands, "run_pyinfra", lambda *_: 0)
+    assert cli.main(["deploy", "prod", "--yes"]) == 0
+    world.taken_back = {"gpu01"}
+    assert cli.main(["deploy", "prod", "--yes"]) == 1
+    said = capsys.readouterr().err
+    assert "not begun" in said
+    assert "was taken back here at today: a golden prompt" in said
+    assert run("--yes") == Code.DONE
 
 
 def test_the_plan_comes_first_then_the_question(
