@@ -136,7 +136,12 @@ class PyinfraHosts:
         return list(self.taken)
 
     def status(self, hosts: Sequence[str]) -> asking.Answers:
-        requests = {host: {"engine": self._engine(host)} for host in hosts}
+        requests = {
+            host: {
+                "engine": self._engine(host), "gateway": "gateway" in self.fleet.hosts[host].groups,
+            }
+            for host in hosts
+        }  # fmt: skip
         return asking.ask(self.fleet, "rollout status", requests)
 
     def _engine(self, host: str) -> str | None:

@@ -235,7 +235,7 @@ def test_a_new_worker_knows_what_engines_serve_before_its_first_request(tmp_path
 
             async def another() -> bool:
                 assert (await w.post(model="org/next")).status == 200
-                return (await w.ready())["pid"] != before
+                return bool((await w.ready())["pid"] != before)
 
             await w.until(another)
 

@@ -255,7 +255,11 @@ def test_ready_draining_and_down(door: Door) -> None:
 
 
 def test_ready_says_what_is_served_only_while_it_is(door: Door) -> None:
-    told = {"ready": True, "draining": False, "serves": {"release": "r1", "model": "org/next"}}
+    told: dict[str, Any] = {
+        "ready": True,
+        "draining": False,
+        "serves": {"release": "r1", "model": "org/next"},
+    }
     path = door.engine.path.with_name("ready.json")
     path.write_text(json.dumps(told))
     try:
