@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from pyinfra_deploy.planning import nginx
@@ -93,7 +92,7 @@ def render_door(host: DoorHost) -> NginxFiles:
         **build_of(host.nginx_version, host.openssl_version),
         "host": host,
         "engine_port": host.port,
-        "engine_directory": str(PurePosixPath(host.engine_socket).parent),
+        "engine_directory": host.engine_socket.rpartition("/")[0],
         "gateways": list(host.gateways),
         "endpoints": ENDPOINTS,
         "listed_paths": [endpoint.path for endpoint in ENDPOINTS],
