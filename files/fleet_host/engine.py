@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,10 @@ UNIT_PROPERTIES = [
     "CPUUsageNSec",
 ]
 DRAINED_BY_GO_LIVE = "go-live"
+# Lines of a release's config.yaml (pyinfra_deploy/planning/release.py, sorted and flat). A length
+# written otherwise ("16k", auto) is the engine's to say.
+_LENGTH = re.compile(r"^max-model-len: ([1-9][0-9]{0,8})$", re.MULTILINE)
+_PRIORITY = re.compile(r"^scheduling-policy: priority$", re.MULTILINE)
 
 
 def name_of(request: dict[str, Any], key: str = "engine") -> str:
@@ -102,7 +107,8 @@ def started(request: dict[str, Any]) -> dict[str, Any]:
     {release, binding, model_mended, invocation} in /run/llm-engine-ENGINE/started.json, removed by
     systemd with the directory when the unit goes down: whether to restart is decided by comparing
     it with what is on disk. A release never changes once staged, so its ID says it all; of its
-    model only damaged files are ever replaced, and model_mended tells.
+    model only damaged files are ever replaced, and model_mended tells. Beside it ready.json, the
+    answer of the host's door to gateways while the engine is well (gateway/llm_gateway/serves.py).
     """
     engine = name_of(request)
     release = linked(engine, "current")
@@ -120,12 +126,37 @@ def started(request: dict[str, Any]) -> dict[str, Any]:
         "model_mended": model_mended(engine, release),
         "invocation": os.environ.get("INVOCATION_ID", ""),
     }
-    path = run_directory(engine) / "started.json"
+    _note(engine, "started.json", document)
+    _note(
+        engine, "ready.json", {"ready": True, "draining": False, "serves": serves(engine, release)}
+    )
+    return document
+
+
+def _note(engine: str, name: str, document: dict[str, Any]) -> None:
+    path = run_directory(engine) / name
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     # No fsync: /run is memory, and after a power cut nothing runs.
     temporary.write_text(json.dumps(document) + "\n")
     temporary.replace(path)
-    return document
+
+
+def serves(engine: str, release: str) -> dict[str, Any] | None:
+    """{release, model, max_model_len, priority_scheduling} of a staged release, as gateways have to
+    ask it; None for one that does not name its model."""
+    directory = release_directory(engine, release)
+    model = (durable.read_object(directory / "release.json") or {}).get("served_model_name")
+    path = directory / "config.yaml"
+    if not model or not path.is_file():
+        return None
+    arguments = path.read_text()
+    length = _LENGTH.search(arguments)
+    return {
+        "release": release,
+        "model": model,
+        "max_model_len": int(length[1]) if length else None,
+        "priority_scheduling": _PRIORITY.search(arguments) is not None,
+    }
 
 
 def model_mended(engine: str, release: str) -> str | None:

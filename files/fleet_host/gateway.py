@@ -123,13 +123,16 @@ def activate(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def configure(request: dict[str, Any]) -> dict[str, Any]:
-    """`gateway configure` {unit, configuration, stop_seconds} -> {changed, former}.
+    """`gateway configure` {unit, configuration, stop_seconds, environment?} -> {changed, former}.
 
-    Another configuration for the service that runs, as it runs. Where there is none that has one,
+    Another configuration for the service that runs, in the shape in which it runs; environment:
+    another one of those as well, to go back to. Where there is none that has a configuration,
     nothing is done: the next deploy brings it.
     """
-    name, shape, text = linked(), _running_shape(), fields.text(request, "configuration")
-    if name is None or shape in (None, DIRECT) or _configuration() == text:
+    current, shape, text = linked(), _running_shape(), fields.text(request, "configuration")
+    name = fields.optional_text(request, "environment") or current
+    same = name == current and _configuration() == text
+    if name is None or current is None or shape in (None, DIRECT) or same:
         return {"changed": False, "former": None}
     found = activate({**request, "environment": name, "shape": shape})
     return {"changed": True, "former": found["former"]}

@@ -129,6 +129,24 @@ def _active(unit: str) -> bool:
     return systemctl.show(unit, ["ActiveState"])["ActiveState"] == "active"
 
 
+def answers() -> bool:
+    """Whether the service answers, in either shape; also where no engine serves just now."""
+    if _ready():
+        return True
+    try:
+        return not _answered(auth_socket())
+    except probe.NotReadyError:
+        return False
+
+
+def served_models() -> list[str]:
+    """One name of each model that the service has an engine for, in the order of its
+    configuration, by what the engines say themselves; models whose engines all drain left out."""
+    backends = _ready().get("backends") or {}
+    open_ones = [one for one in backends.values() if not one.get("draining")]
+    return list(dict.fromkeys(str(one["models"][0]) for one in open_ones if one.get("models")))
+
+
 def _answered(socket: Path) -> str:
     status, _ = probe.request(socket, "GET", "/ready", timeout_seconds=5.0)
     return "" if status == 200 else f"/ready was answered {status}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import durable, engine, events, fields, hold, layout, lease
+from . import durable, engine, events, fields, gateway, gateway_service, hold, layout, lease
 from .errors import HostError
 
 if TYPE_CHECKING:
@@ -78,11 +78,28 @@ def end(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def status(request: dict[str, Any]) -> dict[str, Any]:
-    """`rollout status` {engine or null} -> {rollout or null, lease, live, generation, engine: {
-    current, previous, started, active, golive, hold} or null}."""
+    """`rollout status` {engine or null, gateway?: bool} -> {rollout or null, lease, live,
+    generation, engine: {current, previous, started, active, golive, hold} or null, gateway:
+    {current, service, nginx, answers} or null}."""
     found = lease.status({})
     name = fields.optional_text(request, "engine")
-    return {"rollout": read(), **found, "engine": _engine(name) if name else None}
+    return {"rollout": read(), **found, "engine": _engine(name) if name else None,
+            "gateway": _gateway() if request.get("gateway") else None}  # fmt: skip
+
+
+def _gateway() -> dict[str, Any]:
+    def state(unit: str) -> str:
+        try:
+            return engine.unit_state(unit)["ActiveState"]
+        except HostError:
+            return "absent"
+
+    return {
+        "current": gateway.linked(),
+        "service": state("llm-gateway.service"),
+        "nginx": state("nginx.service"),
+        "answers": gateway_service.answers(),
+    }
 
 
 def _engine(name: str) -> dict[str, Any]:

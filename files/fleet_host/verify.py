@@ -104,9 +104,10 @@ def check_models(service: Service) -> dict[str, Any]:
     reply = service.ask("GET", "/v1/models")
     expect(reply, (200,), "See /var/log/nginx/llm-error.log and journalctl -u 'llm-engine@*'.")
     names = [str(item.get("id")) for item in reply.json().get("data", [])]
-    if service.model not in names:
+    missing = [model for model in service.models if model not in names]
+    if missing:
         raise Failed(
-            f"/v1/models lists {', '.join(names) or 'nothing'}, not {service.model}",
+            f"/v1/models lists {', '.join(names) or 'nothing'}, not {', '.join(missing)}",
             "Compare engine.served_model_name in the settings with what the engine runs.",
         )
     return {"models": names, "seconds": reply.seconds}
@@ -125,7 +126,17 @@ def _generate(service: Service, tokens: int, stream: bool, timeout: float) -> tu
 
 
 def check_answer(service: Service) -> dict[str, Any]:
-    """One whole answer with a text in it."""
+    """One whole answer with a text in it, of each model."""
+    first, *others = [_answer_of(service, model) for model in service.models]
+    return first | ({"others": others} if others else {})
+
+
+def _answer_of(service: Service, model: str) -> dict[str, Any]:
+    if model != service.model:
+        reply = service.ask("POST", "/v1/embeddings", {"model": model, "input": "1"})
+        if reply.status == 200:  # a model that embeds has no text to give
+            return {"model": model, "path": "/v1/embeddings", "seconds": reply.seconds}
+        service = service.for_model(model)
     reply, path = _generate(service, ANSWER_TOKENS, stream=False, timeout=300.0)
     choice = (reply.json().get("choices") or [{}])[0]
     message = choice.get("message") or {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any
 
-from . import fields, keys, layout
+from . import fields, gateway_service, keys, layout
 from .https_client import Client, Reply
 
 PROMPT = "Count from 1 to 20, with commas."
@@ -45,6 +46,16 @@ class Service:
         self.key = _own_key(full=self.full is not None)
         self.engine = fields.optional_text(request, "engine")
         self.client = Client(self.server_name, self.https_port, _authority(request))
+        # A gateway in front of other hosts has what their engines serve now, perhaps more than one.
+        in_front = self.full is not None and self.engine is None
+        self.models = (gateway_service.served_models() if in_front else []) or [self.model]
+        self.model = self.models[0]
+
+    def for_model(self, model: str) -> Service:
+        """The same service, asked for another model."""
+        other = copy.copy(self)
+        other.model = model
+        return other
 
     def ask(
         self, method: str, path: str, body: Any = None, key: str | None = "", **more: Any

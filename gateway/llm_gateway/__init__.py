@@ -22,7 +22,11 @@ is the default then. A field that is not known is refused.
         "max_model_len": null,            # tokens; null: as the engine's /tokenize says
         "drain_flag": null,               # while this file exists: no new request
         "ready_path": null,               # for engines of other hosts: polled every second beside
-                                          # the small completion; {"ready": bool, "draining": bool}
+                                          # the small completion; {"ready": bool, "draining": bool,
+                                          # "serves": {"release": str, "model": str,
+                                          # "max_model_len": int or null, "priority_scheduling":
+                                          # bool}}; serves, where it is there, counts before
+                                          # models, max_model_len and priority_scheduling here
         "priority_scheduling": false,     # the engine runs --scheduling-policy priority
         "max_concurrent": 256}],          # requests at the engine at once; others wait here
      "tiers": {"default": {"weight": 100, # in the queue; none gets less than 5% at saturation

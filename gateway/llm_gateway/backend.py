@@ -15,12 +15,14 @@ from yarl import URL
 
 from .breaker import Breaker
 from .routing import Candidate
+from .serves import in_force
 from .sockets import to_another_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .config import BackendConfig, Health, Tls
+    from .serves import Serves
 
 
 log = logging.getLogger("llm_gateway")
@@ -38,13 +40,18 @@ class Backend:
     """Its configuration may be replaced while it serves; its address may not."""
 
     def __init__(self, config: BackendConfig, health: Health) -> None:
+        # In force: what was configured, with what the engine itself says it serves.
         self.config = config
+        self.serves: Serves | None = None
+        self._configured = config
         self.breaker = Breaker(health.failures, health.open_seconds, health.max_open_seconds)
         self.outstanding = 0
         self.work = 0.0
         self.picked = 0
         self.remote_draining = False
         self.draining = False
+        # When a request was refused because it drains: an older /ready knows less.
+        self.refused_at = float("-inf")
         self.retired = False
         # What its /tokenize said last, for when the configuration does not say.
         self.told_max_model_len: int | None = None
@@ -68,6 +75,25 @@ class Backend:
     @property
     def max_model_len(self) -> int | None:
         return self.config.max_model_len or self.told_max_model_len
+
+    def configure(self, config: BackendConfig) -> None:
+        """Take up another configuration of the same engine."""
+        self._configured = config
+        self.config = in_force(config, self.serves)
+
+    def heard(self, serves: Serves | None) -> bool:
+        """Take note of what the engine says that it serves; whether that is news."""
+        if serves == self.serves:
+            return False
+        self.serves = serves
+        self.told_max_model_len = None
+        self.configure(self._configured)
+        return True
+
+    def refused_to_begin(self) -> None:
+        """A request came back because its host drains, before /ready could tell: not a failure."""
+        self.refused_at = time.monotonic()
+        self.remote_draining = self.draining = True
 
     def set_health(self, health: Health) -> None:
         self.breaker.set_limits(health.failures, health.open_seconds, health.max_open_seconds)

@@ -153,15 +153,20 @@ def parse_config(content: bytes) -> Config:
         revoked_streams=_revoked_streams(top),
         auth=_auth(top.part("auth")) if top.has("auth") else None,
         stop_seconds=top.positive("stop_seconds", 120),
-        models=frozenset(
-            name
-            for backend in backends
-            for name in (*backend.models, *(alias for alias, _ in backend.aliases))
-        ),
+        models=names_of(backends),
     )
     for part in (queue, affinity, usage, top):
         part.done()
     return config
+
+
+def names_of(backends: tuple[BackendConfig, ...]) -> frozenset[str]:
+    """All names under which clients may ask for a model, aliases too."""
+    return frozenset(
+        name
+        for backend in backends
+        for name in (*backend.models, *(alias for alias, _ in backend.aliases))
+    )
 
 
 def _backend(part: Fields) -> BackendConfig:

@@ -8,11 +8,12 @@ first byte goes again, before those that have not been anywhere yet.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
 from .backend import Backend, address_of
+from .config import names_of
 from .fair_queue import FairQueue
 from .refusals import Refusal
 from .routing import choose
@@ -29,7 +30,8 @@ Pool = tuple[str, ...]
 
 @dataclass(eq=False)
 class Wish:
-    """What a request needs of an engine. avoid: engines that have failed it already."""
+    """What a request needs of an engine. avoid: engines that have failed it already. sent_back: by
+    one that drains, and that may get it again when it does no more."""
 
     model: str
     tier: str
@@ -37,6 +39,11 @@ class Wish:
     cost: float
     prefix: bytes | None = None
     avoid: set[str] = field(default_factory=set)
+    sent_back: bool = False
+
+    @property
+    def goes_first(self) -> bool:
+        return self.sent_back or bool(self.avoid)
 
 
 @dataclass(eq=False)
@@ -85,7 +92,7 @@ class Dispatcher:
             backend = before.get(wanted.name)
             if backend is not None and backend.address == address_of(wanted):
                 del before[wanted.name]
-                backend.config = wanted
+                backend.configure(wanted)
                 if config.health != self.config.health:
                     backend.set_health(config.health)
             else:
@@ -97,6 +104,13 @@ class Dispatcher:
             self.retired.append(backend)
         self.config = config
         self._pools.clear()
+        self.rerouted()
+
+    def rerouted(self) -> None:
+        """Engines serve something else than was thought: what is known of models follows, and who
+        waits, waits for those that serve its model now."""
+        backends = tuple(one.config for one in self.backends.values())
+        self.config = replace(self.config, backends=backends, models=names_of(backends))
         self._requeue()
         self.tick()
 
@@ -146,12 +160,12 @@ class Dispatcher:
         if not self.reachable(wish):
             raise self.unavailable(pool)
         queue = self._queue(pool)
-        if wish.avoid or not len(queue):
+        if wish.goes_first or not len(queue):
             lease = self.pick(wish)
             if lease is not None:
                 return lease
         waiting = _Waiting(wish, asyncio.get_running_loop().create_future())
-        if wish.avoid:
+        if wish.goes_first:
             self._again.append(waiting)
         else:
             placed, dropped = queue.push(wish.tier, wish.key_id, waiting)

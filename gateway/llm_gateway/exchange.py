@@ -2,7 +2,8 @@
 
 Another engine is tried only while nothing of an answer went to the client: any number of times when
 the request was not begun, once when an engine that may have begun it broke off or answered that it
-could not. Not more often: a request that kills engines is not to be carried to all of them.
+could not. Not more often: a request that kills engines is not to be carried to all of them. What an
+engine's host sends back because it drains was not begun, and is no failure of anybody.
 """
 
 from __future__ import annotations
@@ -118,6 +119,10 @@ class Exchange:
         self.metrics.queued.labels(self.tier).observe(queued)
         self.waited_seconds += queued
         backend = lease.backend
+        if backend.config.served_name(self.asked.model) is None:
+            # It came to serve something else in the moment in which the slot was given.
+            lease.release()
+            return False
         if self.config.kv_cache:
             backend.start_kv_refresh()
         opened = None
@@ -133,6 +138,10 @@ class Exchange:
                 self._go_on_or_refuse(wish, backend, error)
                 return False
             del body
+            if backend.config.ready_path is not None and opened.sent_back:
+                backend.refused_to_begin()
+                wish.sent_back = True
+                return False
             if opened.failed and self._another_may_do_it(wish, backend, opened):
                 return False
             if opened.response.status < 500 and not opened.failed:

@@ -1,10 +1,10 @@
 """Active health: a completion of one token, and the /ready of an engine's host.
 
-/ready, asked each second, tells whether the host drains, and that the engine is down; that it is
-well a completion alone can tell, here as there. It is asked for only when nothing was heard from
-the engine for a whole interval, or a request made it doubtful (an answer 500), or its breaker's
-time is over: on a busy engine probing costs nothing, and a queue of its own making cannot look like
-an illness.
+/ready, asked each second, tells whether the host drains, what the engine serves (serves.py), and
+that the engine is down; that it is well a completion alone can tell, here as there. It is asked for
+only when nothing was heard from the engine for a whole interval, or a request made it doubtful (an
+answer 500), or its breaker's time is over: on a busy engine probing costs nothing, and a queue of
+its own making cannot look like an illness.
 
 vLLM's /health is not trusted: it stays 200 while inference is stuck.
 """
@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
+from .serves import read_serves
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from .backend import Backend
     from .config import Config
@@ -29,15 +31,37 @@ if TYPE_CHECKING:
 log = logging.getLogger("llm_gateway")
 
 READY_INTERVAL_SECONDS = 1.0
+# How long a new process waits for the first word of engines on other hosts.
+FIRST_LOOK_SECONDS = 2.0
 # While an engine is doubtful or its breaker is open, but never more often than this.
 MIN_PAUSE_SECONDS = 0.25
 _MAX_READY_BYTES = 64 * 1024
 
 
-async def watch(
-    backend: Backend, config: Callable[[], Config], changed: Callable[[], None]
+async def first_look(
+    backends: Iterable[Backend], config: Config, rerouted: Callable[[], None]
 ) -> None:
-    """Probe one engine until cancelled. changed: called when it may be used again, or no more."""
+    """Ask engines on other hosts what they serve, and whether they drain, before the first request:
+    a hand-over in the middle of a rollout would begin with names that are not served."""
+    asked = [
+        asyncio.ensure_future(_ready(backend, config, rerouted))
+        for backend in backends
+        if backend.config.ready_path is not None
+    ]
+    if asked:
+        _, late = await asyncio.wait(asked, timeout=FIRST_LOOK_SECONDS)
+        for one in late:
+            one.cancel()
+
+
+async def watch(
+    backend: Backend,
+    config: Callable[[], Config],
+    changed: Callable[[], None],
+    rerouted: Callable[[], None],
+) -> None:
+    """Probe one engine until cancelled. changed: called when it may be used again, or no more.
+    rerouted: called when it serves something else than before."""
     # Several gateways that start together must not probe in step.
     await asyncio.sleep(random.uniform(0, MIN_PAUSE_SECONDS))  # noqa: S311
     while True:
@@ -47,7 +71,7 @@ async def watch(
         if by_ready:
             asked_at = time.monotonic()
             # Not against what is heard of it in the same moment: a full engine answers late.
-            if not await _ready(backend, config()) and backend.alive_at < asked_at:
+            if not await _ready(backend, config(), rerouted) and backend.alive_at < asked_at:
                 _take_note(backend, False)
         backend.look_at_flag()
         if _is_due(backend, health.interval_seconds):
@@ -134,9 +158,10 @@ async def _complete(backend: Backend, config: Config) -> bool:
         return False
 
 
-async def _ready(backend: Backend, config: Config) -> bool:
+async def _ready(backend: Backend, config: Config, rerouted: Callable[[], None]) -> bool:
     """False when its host does not answer, or says that nothing serves there; also takes note of
-    whether it drains."""
+    whether it drains, and of what it serves."""
+    asked_at = time.monotonic()
     assert backend.config.ready_path is not None
     try:
         async with asyncio.timeout(config.health.timeout_seconds):
@@ -151,6 +176,10 @@ async def _ready(backend: Backend, config: Config) -> bool:
         draining, ready = document.get("draining") is True, document.get("ready") is True
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError, AttributeError):
         return False
-    backend.remote_draining = draining
+    if draining or asked_at > backend.refused_at:
+        backend.remote_draining = draining
+    if ready and response.status == 200 and backend.heard(read_serves(document)):
+        log.info("engine %s serves %s now", backend.config.name, backend.config.models[0])
+        rerouted()
     # A draining host lives: its streams go on, and its breaker has nothing to say.
     return draining or (ready and response.status == 200)

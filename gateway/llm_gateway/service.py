@@ -26,7 +26,7 @@ from .app import create_app
 from .asgi import ClientGoneError
 from .bodies import Bodies
 from .dispatch import Dispatcher
-from .health import watch
+from .health import first_look, watch
 from .keys import bearer_key, find_key, is_hosts_own, still_good
 from .limits import KeyLimits
 from .metrics import CONTENT_TYPE, Metrics
@@ -92,6 +92,9 @@ class Service:
 
     async def start(self) -> None:
         self.look_at_config()
+        if (dispatcher := self.dispatcher) is not None:
+            backends = tuple(dispatcher.backends.values())
+            await first_look(backends, dispatcher.config, dispatcher.rerouted)
         self._ticker = asyncio.ensure_future(self._tick())
 
     def begin_stop(self) -> float:
@@ -133,7 +136,7 @@ class Service:
             if task is not None and (error := task.exception()) is not None:
                 log.error("the health watch of %s failed: %s", backend.config.name, failure(error))
             self._watchers[identity] = asyncio.ensure_future(
-                watch(backend, self._config, dispatcher.tick)
+                watch(backend, self._config, dispatcher.tick, dispatcher.rerouted)
             )
 
     def _config(self) -> Config:
@@ -210,6 +213,8 @@ class Service:
             "backends": {
                 name: {
                     "models": list(one.config.models),
+                    # Told by its host's door; null where that says nothing.
+                    "release": None if one.serves is None else one.serves.release,
                     "draining": one.draining,
                     "breaker": one.breaker.state(),
                     "outstanding": one.outstanding,
@@ -223,8 +228,8 @@ class Service:
 
     async def admit_key(self, scope: Scope) -> tuple[Key, Config, Dispatcher]:
         """Whose request this is, and what is in force. Raises Refusal (401, 503)."""
-        keys, config = self.table.current(), self.config_file.current
-        if keys is None or config is None or self.dispatcher is None:
+        keys, dispatcher = self.table.current(), self.dispatcher
+        if keys is None or dispatcher is None:
             raise Refusal(
                 503,
                 "not_configured",
@@ -232,14 +237,16 @@ class Service:
                 "Retry-After.",
                 retry_after_seconds=5,
             )
+        # With what the engines say themselves, where they do.
+        config = dispatcher.config
         presented = bearer_key(scope["headers"])
         if config.auth is not None and (presented is None or not is_hosts_own(presented)):
-            return await self._outside.key_of(config.auth, scope), config, self.dispatcher
+            return await self._outside.key_of(config.auth, scope), config, dispatcher
         key = find_key(keys, presented, datetime.now(UTC)) if presented is not None else None
         if key is None:
             # The same answer for every reason: it tells a guesser nothing.
             raise invalid_key()
-        return key, config, self.dispatcher
+        return key, config, dispatcher
 
     def end_revoked(self) -> None:
         """End the answers of keys that are good no more, where the configuration says so."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _ERROR_EVENT = b'data: {"error"'
 # Of these another engine may do better; 504 means that time has passed, and is no such.
 _FAILED = (500, 502, 503)
+# The door's own words (templates/nginx/llm-engine-door.conf.j2).
+_DRAINING = b'"code":"engine_draining"'
 
 
 class UpstreamError(Exception):
@@ -59,6 +61,12 @@ class Opened:
     def failed(self) -> bool:
         """Whether the engine could not do it, though the request may be good."""
         return self.response.status in _FAILED or self.first.startswith(_ERROR_EVENT)
+
+    @property
+    def sent_back(self) -> bool:
+        """Whether the door of the engine's host refused it because the engine is drained: nothing
+        has begun, and nothing has failed."""
+        return self.response.status == 503 and _DRAINING in self.first
 
 
 async def open_answer(

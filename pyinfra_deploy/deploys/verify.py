@@ -48,7 +48,8 @@ def verification_of(
         "https_port": settings.gateway.https_port,
         "http_port": settings.gateway.http_port,
         "server_name": settings.gateway.server_name,
-        # A gateway in front of other hosts may have no model of its own.
+        # A gateway in front of other hosts may have no model of its own: there the host program
+        # asks the service what it has, and tries each.
         "model": service["backends"][0]["models"][0] if service else settings.served_model_name,
         "engine": settings.engine.name if "gpu" in groups else None,
         "burst": {

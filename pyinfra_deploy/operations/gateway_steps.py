@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pyinfra_deploy.settings.schema import Settings
 
 
-# Of this run, by host: what the gateway service was configured with before this run gave it another
-# configuration.
-_former: dict[str, str] = {}
+# Of this run, by host: {configuration, environment} that the gateway service had before this run
+# gave it others.
+_former: dict[str, dict[str, str]] = {}
 
 
 @operation()
@@ -100,23 +100,38 @@ def configured(state: State, host: Host, settings: Settings, text: str | None) -
 def configured_as_before(state: State, host: Host, settings: Settings) -> bool:
     """Give the gateway service back what it was configured with before this run, where this run
     gave it another. False after a refusal, which was reported."""
-    text = _former.pop(host.name, None)
-    return text is None or _configure(state, host, settings, text) is not None
+    former = _former.pop(host.name, None)
+    if former is None:
+        return True
+    environment = former.get("environment")
+    return _configure(state, host, settings, former["configuration"], environment) is not None
+
+
+def was_reconfigured(host: Host) -> bool:
+    """Whether this run gave the gateway service something else, and knows what it had before."""
+    return host.name in _former
 
 
 def _remember(host: Host, answer: Mapping[str, Any] | None, text: str | None) -> None:
-    former = (answer or {}).get("former")
-    if former is not None and former != text:
-        _former.setdefault(host.name, former)
+    told = answer or {}
+    former, before = told.get("former"), told.get("previous")
+    # With an older host program nothing is known of the environment.
+    another = bool(before) and before != told.get("environment")
+    if former is not None and (former != text or another):
+        known = {"configuration": former} | ({"environment": str(before)} if another else {})
+        _former.setdefault(host.name, known)
 
 
-def _configure(state: State, host: Host, settings: Settings, text: str) -> dict[str, Any] | None:
+def _configure(
+    state: State, host: Host, settings: Settings, text: str, environment: str | None = None
+) -> dict[str, Any] | None:
+    """environment: None leaves the one that runs."""
     assert settings.gateway is not None
     spec = {
         "unit": GATEWAY_UNIT,
         "configuration": text,
         "stop_seconds": settings.gateway.stop_seconds,
-    }
+    } | ({"environment": environment} if environment else {})
     return answer_of(
         state, host, "gateway service", "gateway configure", spec, settings.llm_root,
         timeout_seconds=2 * settings.gateway.stop_seconds + 300,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra import logger
 
 from pyinfra_deploy.operations.calling import lease_renewal
-from pyinfra_deploy.operations.gateway_steps import configured_as_before
+from pyinfra_deploy.operations.gateway_steps import configured_as_before, was_reconfigured
 from pyinfra_deploy.operations.jobs import job_result, lost_text
 from pyinfra_deploy.operations.program import ConnectionLost, HostRefused, report_refusal
 from pyinfra_deploy.operations.rollout_run import this_rollout
@@ -162,6 +162,28 @@ def tell(host: Host, **document: Any) -> None:
     rollout = this_rollout()
     if rollout is not None:
         rollout.tell(host.data.fleet["host"], document)
+
+
+def went_live(host: Host) -> bool:
+    """Whether this run has brought a release live there."""
+    return host.name in _went_live
+
+
+def gateway_back(state: State, host: Host, settings: Settings, why: str) -> None:
+    """Give the gateway service back what it ran before this run, where no release went live: a
+    check that fails counts like a gate. Only as a step of a rollout, which is told."""
+    if this_rollout() is None:
+        return
+    error = {"step": "verify", "what": f"the gateway is up to date, and then: {why}"}
+    done = was_reconfigured(host) and configured_as_before(state, host, settings)
+    if done:
+        error["what"] = f"what was new for the gateway service was taken back: {why}"
+        host.log_styled(
+            "gateway service: back to what it ran before", fg="red", log_func=logger.error
+        )
+    else:
+        error["why"] = "Nothing of this run could be taken back: what the check found is so now."
+    tell(host, error=error, gateway="back" if done else "runs")
 
 
 def go_back(state: State, host: Host, settings: Settings, why: str) -> None:

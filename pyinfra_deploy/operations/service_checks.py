@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyinfra.api import operation
 
 from pyinfra_deploy.operations.calling import answer_of, on_host
-from pyinfra_deploy.operations.go_live import go_back
+from pyinfra_deploy.operations.go_live import gateway_back, go_back, went_live
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,8 @@ def verify_service(plan: HostPlan, verification: Mapping[str, Any]) -> Commands:
     def verify(state: State, host: Host) -> bool:
         ok = verified(state, host, plan, verification)
         if not ok:
-            go_back(state, host, plan.settings, "it was not what a client has to see")
+            back = go_back if went_live(host) else gateway_back
+            back(state, host, plan.settings, "it was not what a client has to see")
         return ok
 
     yield on_host(verify)

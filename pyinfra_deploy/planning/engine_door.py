@@ -92,6 +92,7 @@ def render_door(host: DoorHost) -> NginxFiles:
         **build_of(host.nginx_version, host.openssl_version),
         "host": host,
         "engine_port": host.port,
+        "engine_directory": host.engine_socket.rpartition("/")[0],
         "gateways": list(host.gateways),
         "endpoints": ENDPOINTS,
         "listed_paths": [endpoint.path for endpoint in ENDPOINTS],

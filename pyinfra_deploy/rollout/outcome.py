@@ -22,6 +22,11 @@ WORDS = {
     Kind.LOST: "was not reached to its end",
 }
 
+GATEWAY_WORDS = {
+    (Kind.BACK, "back"): "its gateway went back to what it ran before",
+    (Kind.FAILED, "runs"): "its gateway runs, but not as a client needs it",
+}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -40,10 +45,12 @@ class Outcome:
     seconds: float | None = None
     drained: bool | None = None
     notes: tuple[str, ...] = field(default=())
+    # Of a host whose gateway failed and no release with it: "back", or "runs" (operations/go_live).
+    gateway: str = ""
 
     @property
     def in_words(self) -> str:
-        words = WORDS[self.kind]
+        words = GATEWAY_WORDS.get((self.kind, self.gateway)) or WORDS[self.kind]
         if self.kind is Kind.FAILED and self.release and self.serves == self.release:
             words = "serves the release, but a step after that failed"
         return f"{self.host}: {words}" + (f": {self.reason}" if self.reason else "")
@@ -82,12 +89,33 @@ def failed(
     release = (told or {}).get("release") or wanted
     engine = (seen or {}).get("engine") or {}
     kind, serves = _kind(rollout, told or {}, seen, engine)
+    reason = reason or _reason(said, seen, engine)
+    gateway = str((told or {}).get("gateway") or "")
+    dead = _dead_gateway(seen)
+    if dead and kind in (Kind.FAILED, Kind.BACK):
+        # Whatever its engine does: no client gets there.
+        kind, reason = Kind.DOWN, f"{dead}; {reason}"
+    elif gateway == "back" and kind is Kind.FAILED:
+        kind = Kind.BACK
     return Outcome(
         host, kind, release, serves,
-        reason=reason or _reason(said, seen, engine),
+        reason=reason,
         fix=str(error.get("fix") or ""),
         lines=detail or tuple(said),
+        gateway=gateway,
     )  # fmt: skip
+
+
+def _dead_gateway(seen: Mapping[str, Any] | None) -> str:
+    """What of a host's gateway does not run, empty where all does and where none was ever there."""
+    gateway = (seen or {}).get("gateway") or {}
+    if not gateway.get("current"):
+        return ""
+    units = {"llm-gateway.service": gateway.get("service"), "nginx.service": gateway.get("nginx")}
+    dead = [f"{unit} is {state}" for unit, state in units.items() if state != "active"]
+    if not dead and gateway.get("answers") is False:
+        dead = ["llm-gateway.service does not answer"]
+    return ", ".join(dead)
 
 
 def _kind(

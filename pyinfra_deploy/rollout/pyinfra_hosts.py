@@ -159,7 +159,12 @@ class PyinfraHosts:
         return list(self.taken)
 
     def status(self, hosts: Sequence[str]) -> asking.Answers:
-        requests = {host: {"engine": self._engine(host)} for host in hosts}
+        requests = {
+            host: {
+                "engine": self._engine(host), "gateway": "gateway" in self.fleet.hosts[host].groups,
+            }
+            for host in hosts
+        }  # fmt: skip
         return asking.ask(self.fleet, "rollout status", requests)
 
     def _status_and_answers(self, hosts: Sequence[str]) -> asking.Answers:

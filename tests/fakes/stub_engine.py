@@ -37,6 +37,11 @@ class StubEngine:
         self.max_model_len = 4096
         self.kv_cache = 0.375
         self.draining = False
+        # As the door of an engine's host: /ready names what it serves, and while it drains new
+        # requests are sent back.
+        self.serves: dict[str, Any] | None = None
+        self.sends_back = False
+        self.sent_back = 0
         self.first_byte_seconds = 0.0
         self.padding_bytes = 0  # of a comment before each event
         self.requests: list[tuple[str, dict[str, str], Any]] = []
@@ -112,7 +117,9 @@ class StubEngine:
             text = f'# x\nvllm:kv_cache_usage_perc{{engine="0"}} {self.kv_cache}\n'
             return await self._answer(writer, 200, text.encode(), "text/plain")
         if path == "/ready":
-            document = {"ready": not self.draining, "draining": self.draining}
+            document: dict[str, Any] = {"ready": not self.draining, "draining": self.draining}
+            if self.serves is not None and not self.draining:
+                document["serves"] = self.serves
             return await self._json(writer, 503 if self.draining else 200, document)
         if path == "/health":
             return await self._answer(writer, 200, b"", "text/plain")
@@ -120,6 +127,10 @@ class StubEngine:
             return await self._json(writer, 404, {"detail": "Not Found"})
         if path == "/tokenize":
             return await self._tokenize(writer, body)
+        if self.sends_back and self.draining:
+            self.sent_back += 1
+            refusal = b'{"error":{"message":"drained","code":"engine_draining"}}'
+            return await self._answer(writer, 503, refusal, "application/json")
         return await self._generate(reader, writer, path, body)
 
     async def _tokenize(self, writer: asyncio.StreamWriter, body: Any) -> bool:

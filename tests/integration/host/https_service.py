@@ -81,6 +81,9 @@ class Service:
     def __init__(self, host: FakeHost) -> None:
         self.fault = ""
         self.limit = 8
+        # Those with a text in their answers; what is listed.
+        self.talk, self.models = {"m"}, ["m"]
+        self.mute: set[str] = set()
         self.from_burst_address = 0
         place = host.root / "etc/llm/tls"
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -126,9 +129,8 @@ class Service:
             location = f"https://{NAME}:{self.https.server_port}{it.path}"
             where = "http://evil.example" if self.fault == "redirect" else location
             return self.send(it, 308, {}, {"Location": where})
-        if it.path not in ("/v1/models", "/v1/chat/completions", "/v1/completions") and not (
-            self.fault == "metrics" and it.path == "/metrics"
-        ):
+        paths = ["/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+        if it.path not in paths and not (self.fault == "metrics" and it.path == "/metrics"):
             return self.send(it, 404, {})
         if it.client_address[0] == verify.BURST_ADDRESS:
             self.from_burst_address += 1
@@ -140,12 +142,16 @@ class Service:
         if not good and self.fault != "open":
             return self.send(it, 401, {})
         if body is None:
-            return self.send(it, 200, {"data": [{"id": "m"}]})
+            return self.send(it, 200, {"data": [{"id": one} for one in self.models]})
+        if it.path == "/v1/embeddings":
+            return self.send(it, 404 if body["model"] in self.talk else 200, {})
+        if body["model"] not in self.talk:
+            return self.send(it, 404, {"message": "no such model"})
         if self.fault == "no template" and "chat" in it.path:
             return self.send(it, 400, {"message": "... does not define a chat template"})
         if body.get("stream"):
             return self.stream(it)
-        text = "" if self.fault == "silent" else "1, 2"
+        text = "" if self.fault == "silent" or body["model"] in self.mute else "1, 2"
         choice = {"message": {"content": text}} if "chat" in it.path else {"text": text}
         return self.send(it, 200, {"choices": [choice], "usage": {"completion_tokens": 3}})
 

@@ -6,7 +6,18 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import engine, events, golive, hold, lease, release, rollout, service, unjudged
+from fleet_host import (
+    engine,
+    events,
+    gateway_service,
+    golive,
+    hold,
+    lease,
+    release,
+    rollout,
+    service,
+    unjudged,
+)
 from fleet_host.errors import HostError
 from fleet_host.status import Progress
 
@@ -148,3 +159,20 @@ def test_logs_are_of_units_that_are_known(host: FakeHost) -> None:
     assert (answer["unit"], set(answer["lines"])) == ("llm-engine@main.service", {"one", "two"})
     with pytest.raises(HostError, match="no log of 'sshd'"):
         service.logs({"engine": "main", "of": "sshd"})
+
+
+def test_a_host_says_how_its_gateway_is(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rollout.status({})["gateway"] is None
+    assert rollout.status({"gateway": True})["gateway"] == {
+        "current": None, "service": "inactive", "nginx": "inactive", "answers": False,
+    }  # fmt: skip
+
+    def loaded(unit: str) -> dict[str, str]:
+        if unit == "nginx.service":
+            raise HostError("x", "y", "z")
+        return {"ActiveState": "active"}
+
+    monkeypatch.setattr(engine, "unit_state", loaded)
+    monkeypatch.setattr(gateway_service, "answers", lambda: True)
+    seen = rollout.status({"gateway": True})["gateway"]
+    assert (seen["service"], seen["nginx"], seen["answers"]) == ("active", "absent", True)

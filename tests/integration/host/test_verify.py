@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fleet_host import snapshot, verify
+from fleet_host import gateway_service, probe, snapshot, verify, verify_full
 
 from pyinfra_deploy.planning.verification import unverified_reason
 from tests.integration.host import https_service
@@ -191,3 +191,35 @@ def test_nobody_listening_is_told(service: Service) -> None:
     error = failure(service, https_port=1)
     assert "nobody listens on 127.0.0.1:1" in error.why
     assert "nginx" in error.fix
+
+
+def test_a_gateway_in_front_of_others_answers_with_each_of_its_models(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_service, "served_models", lambda: ["m", "n", "vectors"])
+    monkeypatch.setattr(verify_full, "checks", list)
+    service.models, service.talk = ["m", "n", "vectors"], {"m", "n"}
+    done = verify.verify(service.request(model="of the settings", full={}))["checks"]
+    answer = {item["name"]: item["figures"] for item in done}["answer"]
+    assert [one["path"] for one in (answer, *answer["others"])] == [
+        "/v1/chat/completions", "/v1/chat/completions", "/v1/embeddings",
+    ]  # fmt: skip
+    service.models = ["m", "vectors"]
+    assert "lists m, vectors, not n" in failure(service, full={}).why
+    service.models, service.talk = ["m", "n", "vectors"], {"m", "n"}
+    service.mute = {"n"}
+    error = failure(service, full={})
+    assert "check 'answer' failed" in error.what
+
+
+def test_what_a_gateway_serves_is_asked_of_itself(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def backend(model: str, draining: bool = False) -> dict[str, Any]:
+        return {"models": [model], "draining": draining}
+
+    backends = {"a": backend("m"), "b": backend("n", True), "c": backend("m"), "d": backend("o")}
+    document = json.dumps({"backends": backends}).encode()
+    monkeypatch.setattr(probe, "request", lambda *_, **__: (503, document))
+    assert gateway_service.served_models() == ["m", "o"]
+    assert gateway_service.answers()

@@ -254,6 +254,33 @@ def test_ready_draining_and_down(door: Door) -> None:
     assert door.ask(door.gateway)[0] == 200
 
 
+def test_ready_says_what_is_served_only_while_it_is(door: Door) -> None:
+    told: dict[str, Any] = {
+        "ready": True,
+        "draining": False,
+        "serves": {"release": "r1", "model": "org/next"},
+    }
+    path = door.engine.path.with_name("ready.json")
+    path.write_text(json.dumps(told))
+    try:
+        assert door.ask(door.gateway) == (200, told)
+        assert door.ask(None)[0] == 403
+        assert door.ask(door.gateway, path="/ready.json")[0] == 404
+        door.drain_flag.touch()
+        assert door.ask(door.gateway) == (200, {"ready": False, "draining": True})
+        door.drain_flag.unlink()
+        door.engine.stop()
+        assert door.ask(door.gateway) == (503, {"ready": False, "draining": False})
+        door.engine.start()
+        told["serves"]["release"] = "r2"
+        path.with_suffix(".new").write_text(json.dumps(told))
+        path.with_suffix(".new").replace(path)
+        assert door.ask(door.gateway) == (200, told)
+    finally:
+        path.unlink()
+    assert door.ask(door.gateway) == (200, {"ready": True, "draining": False})
+
+
 def test_the_gateway_service_through_the_door(door: Door) -> None:
     """The way of a request between two hosts: service, mutual TLS, door, engine."""
     backend = {

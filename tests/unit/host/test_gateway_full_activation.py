@@ -231,6 +231,16 @@ def configure(text: str | None) -> dict[str, Any]:
     return gateway.configure({"unit": UNIT, "configuration": text, "stop_seconds": 10})
 
 
+def test_the_way_back_may_be_to_another_environment_too(service: Service) -> None:
+    activate("one")
+    activate("two", OTHER)
+    back = {"unit": UNIT, "configuration": TEXT, "stop_seconds": 10, "environment": "one"}
+    assert gateway.configure(back) == {"changed": True, "former": OTHER}
+    assert (gateway.linked(), gateway.configuration_path().read_text()) == ("one", TEXT)
+    assert service.environment == "one"
+    assert gateway.configure(back)["changed"] is False
+
+
 def test_another_configuration_for_what_runs(service: Service) -> None:
     activate("one")
     service.calls.clear()

@@ -121,3 +121,42 @@ def test_an_interrupted_rollout_is_read_from_its_hosts(seen: Any, kind: Kind | N
 def test_a_step_after_the_go_live_that_failed_is_called_so() -> None:
     found = judged({"result": {"release": "r2"}}, status("done", started="r2"), ("nginx: no",))
     assert found.in_words == ("gpu01: serves the release, but a step after that failed: nginx: no")
+
+
+def gateway(**more: Any) -> dict[str, Any]:
+    known = {"current": "gateway-1", "service": "active", "nginx": "active", "answers": True}
+    return {**known, **more}
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"nginx": "failed"}, "nginx.service is failed"),
+        ({"service": "inactive", "answers": False}, "llm-gateway.service is inactive"),
+        ({"answers": False}, "llm-gateway.service does not answer"),
+    ],
+)
+@pytest.mark.parametrize("engine", [None, status()["engine"]])
+def test_a_dead_gateway_serves_nobody(part: Any, said: str, engine: Any) -> None:
+    seen = {"rollout": None, "engine": engine, "gateway": gateway(**part)}
+    found = judged(None, seen, ("nginx: [emerg]",))
+    assert found.kind == Kind.DOWN
+    assert found.reason == f"{said}; nginx: [emerg]"
+    assert "SERVES NOTHING" in found.in_words
+
+
+def test_a_gateway_that_was_not_there_yet_is_no_outage() -> None:
+    seen = {"engine": None, "gateway": gateway(current=None, nginx="absent", service="absent")}
+    assert judged(None, seen).kind == Kind.FAILED
+
+
+def test_a_gateway_that_was_taken_back_says_so() -> None:
+    seen = {"engine": None, "gateway": gateway()}
+    told = {"error": {"what": "what was new was taken back"}, "gateway": "back"}
+    found = judged(told, seen)
+    assert found.kind == Kind.BACK
+    assert "its gateway went back to what it ran before: what was new" in found.in_words
+    found = judged({**told, "gateway": "runs"}, seen)
+    assert found.kind == Kind.FAILED
+    assert "its gateway runs, but not as a client needs it" in found.in_words
+    assert judged(told, {"engine": None, "gateway": gateway(answers=False)}).kind == Kind.DOWN
