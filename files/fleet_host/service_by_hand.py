@@ -57,7 +57,8 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def answers(request: dict[str, Any]) -> dict[str, Any]:
-    """`service answers` {engine} -> {answers, active, why, drain}: by one real completion."""
+    """`service answers` {engine} -> {answers, active, why, drain, model}: by one real completion.
+    model: the served name of what is live, None where nothing is."""
     name = engine.name_of(request)
     active = _state(f"llm-engine@{name}.service")
     release = engine.linked(name, "current")
@@ -73,7 +74,10 @@ def answers(request: dict[str, Any]) -> dict[str, Any]:
         except (probe.NotReadyError, probe.RejectedError) as error:
             why = str(error)
     flag = snapshot.drain_flag(str(engine.drain_flag(name)))
-    return {"answers": not why, "active": active, "why": why, "drain": flag}
+    return {
+        "answers": not why, "active": active, "why": why, "drain": flag,
+        "model": str(model) if model else None,
+    }  # fmt: skip
 
 
 def _state(unit: str) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from pyinfra_deploy.rollout.foresee import canaries
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,11 +51,17 @@ def render(document: Mapping[str, Any]) -> str:
     return _template().render(
         run=document,
         groups=groups,
+        canaries=canaries(document["groups"], _models(document)),
         others=[host for host in hosts if host["name"] not in grouped],
         hosts=hosts,
         end=document.get("end"),
         seconds=_seconds(document),
     )
+
+
+def _models(document: Mapping[str, Any]) -> dict[str, str]:
+    hosts: Mapping[str, Mapping[str, Any]] = document["hosts"]
+    return {name: str(host["model"]) for name, host in hosts.items() if host.get("model")}
 
 
 def _kind(host: Mapping[str, Any]) -> str | None:

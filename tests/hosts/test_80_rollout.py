@@ -151,6 +151,6 @@ def test_a_host_that_loses_its_power_in_its_turn_is_mended_by_the_next(
 def test_a_single_host_is_told_its_downtime(checkout: Checkout) -> None:
     checkout.write(DEBIAN12, host_variables={DEBIAN12: {"engine": engine_with(86)}})
     said = rollouts.fleet(checkout, "rollout", NAME, "--dry")
-    said.ended(0, f"DOWNTIME: {DEBIAN12} is the only engine host", "503 with Retry-After",
+    said.ended(0, f"DOWNTIME: {DEBIAN12} is the only host that serves", "503 with Retry-After",
                "draining (at most 20 s)", "the soak (4 s)")  # fmt: skip
     checkout.write()

@@ -58,7 +58,8 @@ def test_an_engine_is_stopped_drained_and_started(host: FakeHost) -> None:
     assert (seen["answers"], seen["active"]) == (False, "inactive")
     assert service_by_hand.stop(STOP)["changed"] is False
     assert service_by_hand.start(BY) == {"changed": True}
-    assert wait_for_answer()["drain"]["reason"] == "fan 3"
+    found = wait_for_answer()
+    assert (found["drain"]["reason"], found["model"]) == ("fan 3", "m")
     assert service_by_hand.start(BY) == {"changed": False}
     service.undrain(BY)
     assert service_by_hand.answers(BY)["drain"] is None
@@ -72,7 +73,8 @@ def test_an_engine_is_killed_at_once(host: FakeHost) -> None:
 
 
 def test_a_host_without_a_release_says_so(host: FakeHost) -> None:
-    assert service_by_hand.answers(BY)["why"] == "it has no release"
+    found = service_by_hand.answers(BY)
+    assert (found["why"], found["model"]) == ("it has no release", None)
 
 
 def fake_proc(tmp_path: Path, *processes: tuple[int, str, str, str]) -> Path:
