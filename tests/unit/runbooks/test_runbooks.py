@@ -210,8 +210,42 @@ def test_a_host_that_an_operator_drained_stays_drained(there: World) -> None:
 def test_the_last_host_that_serves_is_not_taken_out_unasked(there: World) -> None:
     there.other.active = "failed"
     assert there.run("take-out") == 1
-    assert "none of gpu02 answers and takes requests" in there.doors.text
+    assert "none of gpu02 answers for Qwen/Qwen3-32B and takes requests" in there.doors.text
     assert there.run("take-out", alone="yes") == 0
+
+
+def test_a_host_of_another_model_does_not_stand_in(there: World) -> None:
+    there.repository.write("host_vars/gpu02.yml", "model: {id: BAAI/bge-m3}\n")
+    assert there.run("take-out") == 0
+    assert "DOWNTIME: no other host serves Qwen/Qwen3-32B" in there.doors.text
+    assert there.run("put-in") == 0
+
+
+def test_one_that_is_not_reached_serves_nobody(there: World) -> None:
+    there.other.unreachable = True
+    assert there.run("take-out") == 1
+    assert "none of gpu02 answers for" in there.doors.text
+
+
+def test_drivers_go_one_by_one_and_the_others_stand_in(there: World) -> None:
+    prepared(there, "upgrade-driver", there.repository.root)
+    assert there.run("upgrade-driver", "gpu01", "gpu02") == 0
+    assert "DOWNTIME" not in there.doors.text
+
+
+def test_a_driver_is_not_installed_where_the_others_have_died_meanwhile(there: World) -> None:
+    prepared(there, "upgrade-driver", there.repository.root)
+    fleet = there.doors.fleet
+
+    def dies(words: Any) -> tuple[int, str]:
+        if words[0] == "status":
+            there.one.active = "failed"
+        return fleet(words)
+
+    there.doors.fleet = dies  # type: ignore[method-assign]
+    assert there.run("upgrade-driver", "gpu01", "gpu02") == 3
+    assert "FAILED: gpu02: none of gpu01 answers for" in there.doors.text
+    assert "fleet deploy prod --limit gpu02 --yes" not in there.doors.did
 
 
 def test_an_engine_that_does_not_come_back_stays_drained(there: World) -> None:
