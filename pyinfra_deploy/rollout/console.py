@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyinfra_deploy.rollout.masking import Lines
 from pyinfra_deploy.rollout.policy import FAILURES, Course, Kind
 
 if TYPE_CHECKING:
@@ -25,15 +26,16 @@ class Console:
     course: Course
     turn: tuple[str, ...] = ()
     found: dict[str, Outcome] = field(default_factory=dict)
+    _lines: Lines = field(default_factory=Lines)
 
     def say(self, text: str) -> None:
         self.record.log(text)
-        print(text, flush=True)
+        print(self._lines.mask(text), flush=True)
 
     def line(self, text: str) -> None:
         """One of pyinfra's."""
         self.record.log(text)
-        print(f"    {text}" if text else "", flush=True)
+        print(f"    {self._lines.mask(text)}" if text else "", flush=True)
 
     def note(self, text: str, hosts: Sequence[str]) -> None:
         """Of something beside pyinfra, into the timeline too."""
