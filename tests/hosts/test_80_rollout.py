@@ -12,7 +12,7 @@ import pytest
 
 from lab import hosts
 from tests.hosts import rollouts
-from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell
+from tests.hosts.lab_session import DEBIAN12, DEBIAN13, FIRST_MODEL, SECOND_MODEL, shell
 from tests.hosts.rollouts import BOTH, GATES, engine_with, release_of
 from tests.hosts.service import Poll, Streaming
 from tests.hosts.standin_inventory import NAME, SETTINGS
@@ -50,7 +50,8 @@ def test_a_rolling_upgrade_cuts_no_stream(checkout: Checkout) -> None:
         }
         polls = {host: stack.enter_context(Poll(services[host])) for host in BOTH}
         rollouts.rollout(checkout).ended(
-            0, "what differs on", "--seed", f"canary: {DEBIAN12}", f"group 2: {DEBIAN13}",
+            0, "what differs on", "--seed", f"canary of {FIRST_MODEL}: {DEBIAN12}",
+            f"canary of {SECOND_MODEL}: {DEBIAN13}",
             f"{DEBIAN12}: serves the release", "complete (exit code 0)",
         )  # fmt: skip
     for host in BOTH:
