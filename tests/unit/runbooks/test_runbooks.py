@@ -281,6 +281,53 @@ def test_a_host_that_has_a_release_is_not_added(there: World) -> None:
     assert "gpu01 has release r1 already" in there.doors.text
 
 
+def test_the_log_of_a_replaced_machine_begins_anew(there: World) -> None:
+    there.one.release = None
+    heads = {"gpu01": {"events": 9, "head": "a" * 64, "when": "x"},
+             "gpu02": {"events": 3, "head": "b" * 64, "when": "x"}}  # fmt: skip
+    path = there.repository.write(
+        "inventories/prod/audit.json", json.dumps({"schema": 1, "hosts": heads})
+    )
+    assert there.run("replace-host", dry=True) == 0
+    assert set(json.loads(path.read_text())["hosts"]) == {"gpu01", "gpu02"}
+    assert there.run("replace-host") == 0
+    assert json.loads(path.read_text())["hosts"] == {"gpu02": heads["gpu02"]}
+    assert "had 9 events, head aaaaaaaaaaaa" in there.doors.text
+
+
+TWO_TIERS = """\
+all:
+  children:
+    prod: {vars: {ansible_group_priority: 10}, hosts: {gpu01: , gpu02: }}
+    gpu: {hosts: {gpu01: }}
+    gateway: {hosts: {gpu02: }}
+"""
+
+
+def test_certificates_between_hosts_are_rotated_and_the_lock_is_held(there: World) -> None:
+    there.repository.write("inventories/prod/hosts.yml", TWO_TIERS)
+    there.repository.write("group_vars/prod.yml", f"{GOOD}  mode: full\n")
+    deploy, held = there.doors.deploy, []
+
+    def watched(hosts: Any, name: str) -> Any:
+        held.append(set(there.doors.leased))
+        return deploy(hosts, name)
+
+    there.doors.deploy = watched  # type: ignore[method-assign]
+    assert there.run("rotate-certificates", "gpu01", "gpu02") == 0, there.doors.text
+    assert there.doors.did[1:] == [
+        "deploy rotate_certificate.py gpu01", "deploy rotate_certificate.py gpu02",
+    ]  # fmt: skip
+    assert held == [{"gpu01", "gpu02"}] * 2
+
+
+def test_a_host_without_a_certificate_of_ours_has_none_to_rotate(there: World) -> None:
+    hosts = TWO_TIERS.replace("gateway: {hosts: {gpu02: }}", "gateway: {hosts: {}}")
+    there.repository.write("inventories/prod/hosts.yml", hosts)
+    assert there.run("rotate-certificates", "gpu01") == 1
+    assert "gpu01 has no certificate of the inventory's CA" in there.doors.text
+
+
 def test_a_key_is_revoked_only_when_it_is_said(there: World, tmp_path: Path) -> None:
     there.doors.printed["keys list"] = ROTATED
     assert there.run("rotate-keys", key="chat", name="chat-2") == 0
