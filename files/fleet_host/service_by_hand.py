@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from . import durable, engine, events, fields, probe, service, snapshot, systemctl
+from . import durable, engine, events, fields, gpu_reset, probe, service, snapshot, systemctl
 from .errors import HostError
 
 STOP_SECONDS = 900.0
@@ -47,6 +47,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     name, by = engine.name_of(request), fields.text(request, "by")
     unit = f"llm-engine@{name}.service"
     engine.unit_state(unit)
+    gpu_reset.start_stopped()
     if _state(unit) in ("active", "activating", "reloading"):
         return {"changed": False}
     # After too many deaths systemd refuses a start until it is told to forget them.

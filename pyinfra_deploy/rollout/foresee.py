@@ -28,6 +28,7 @@ def differences_of(plan: HostPlan, snapshot: Mapping[str, Any] | None) -> list[s
     assert plan.settings.runtime is not None
     after = {
         "vllm": plan.settings.runtime.vllm,
+        "runtime": plan.release.runtime.path,
         "model": plan.release.model_path,
         "model_digest": plan.model_digest,
         "configuration": plan.release.configuration,

@@ -66,8 +66,8 @@ RUNBOOK = Runbook(
     "give hosts new TLS keys and certificates",
     "After a key may have been seen, or by the calendar. Host by host: a new key that never leaves "
     "the host, signed by the inventory's CA, loaded by Nginx without a cut connection; its probe "
-    "has to answer. Clients trust the CA and notice nothing. Hosts get new "
-    "ones for each other, too: gateways, and the hosts of engines that gateways of other hosts come to.",
+    "has to answer. Clients trust the CA and notice nothing. Gateways, and hosts of engines that "
+    "gateways of other hosts come to, get new ones for each other, too.",
     (
         Step("before", "the certificates are of the inventory's CA, which can be read", own_ca),
         common.FREE,

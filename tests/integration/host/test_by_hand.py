@@ -146,6 +146,53 @@ def test_gpus_are_reset_only_with_nothing_on_them(
     assert whats()[-1] == "GPUs reset"
 
 
+def test_cards_are_counted_without_asking_one(tmp_path: Path) -> None:
+    for place in ("0000:41:00.0", "0000:01:00.0"):
+        (tmp_path / "driver/nvidia/gpus" / place).mkdir(parents=True)
+    assert gpu_reset.known_to_driver(tmp_path) == ["GPU 0: 0000:01:00.0", "GPU 1: 0000:41:00.0"]
+    assert gpu_reset.known_to_driver(tmp_path / "none") == []
+
+
+class KilledError(BaseException):
+    """As SIGKILL: nothing runs after it, also no `finally` of ours."""
+
+
+def test_what_a_killed_reset_has_stopped_is_started_by_the_next_start(
+    host: FakeHost, nvidia: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running(host)
+    service.drain({**BY, "reason": "x"})
+    service_by_hand.stop(STOP)
+    called: list[list[str]] = []
+    call = systemctl.call
+
+    def told(arguments: list[str], *more: Any) -> None:
+        if arguments[-1] in gpu_reset.KEEPERS:
+            called.append(arguments)
+        else:
+            call(arguments, *more)
+
+    def killed(_proc: Path) -> list[dict[str, Any]]:
+        raise KilledError
+
+    monkeypatch.setattr(systemctl, "call", told)
+    monkeypatch.setattr(gpu_reset, "KEEPERS", ("llm-fans.service", "llm-persistence.service"))
+    runs = gpu_reset._runs
+    monkeypatch.setattr(gpu_reset, "_runs", lambda unit: unit in gpu_reset.KEEPERS or runs(unit))
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu_reset, "open_by", killed)
+        patch.setattr(gpu_reset, "start_stopped", list)
+        with pytest.raises(KilledError):
+            gpu_reset.reset({**BY, "gpus": [0]})
+    assert [one[0] for one in called] == ["stop", "stop"]
+    service_by_hand.start(BY)
+    assert called[2:] == [
+        ["start", "--no-block", "llm-persistence.service"],
+        ["start", "--no-block", "llm-fans.service"],
+    ]
+    assert gpu_reset.start_stopped() == []
+
+
 @pytest.mark.parametrize("gpus", [[], ["0"], "0", [True], None])
 def test_gpus_are_numbers(host: FakeHost, gpus: Any) -> None:
     with pytest.raises(SpecError, match="'gpus'"):
