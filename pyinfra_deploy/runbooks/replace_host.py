@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyinfra_deploy.audit_commands import HEADS, read_heads, write_heads
+from pyinfra_deploy.keys.audit_heads import HEADS, read_heads, write_heads
 from pyinfra_deploy.runbooks import add_host, common
 from pyinfra_deploy.runbooks.book import Runbook, Scene, Step
 

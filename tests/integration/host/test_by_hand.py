@@ -166,11 +166,11 @@ def test_what_a_killed_reset_has_stopped_is_started_by_the_next_start(
     called: list[list[str]] = []
     call = systemctl.call
 
-    def told(arguments: list[str], *more: Any) -> None:
-        if arguments[-1] in gpu_reset.KEEPERS:
-            called.append(arguments)
-        else:
-            call(arguments, *more)
+    def told(arguments: list[str], *more: Any) -> str:
+        if arguments[-1] not in gpu_reset.KEEPERS:
+            return call(arguments, *more)
+        called.append(arguments)
+        return ""
 
     def killed(_proc: Path) -> list[dict[str, Any]]:
         raise KilledError

@@ -304,7 +304,9 @@ all:
 """
 
 
-def test_certificates_between_hosts_are_rotated_and_the_lock_is_held(there: World) -> None:
+def test_certificates_between_hosts_are_rotated_and_the_lock_is_held(
+    there: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there.repository.write("inventories/prod/hosts.yml", TWO_TIERS)
     there.repository.write("group_vars/prod.yml", f"{GOOD}  mode: full\n")
     deploy, held = there.doors.deploy, []
@@ -313,7 +315,7 @@ def test_certificates_between_hosts_are_rotated_and_the_lock_is_held(there: Worl
         held.append(set(there.doors.leased))
         return deploy(hosts, name)
 
-    there.doors.deploy = watched  # type: ignore[method-assign]
+    monkeypatch.setattr(there.doors, "deploy", watched)
     assert there.run("rotate-certificates", "gpu01", "gpu02") == 0, there.doors.text
     assert there.doors.did[1:] == [
         "deploy rotate_certificate.py gpu01", "deploy rotate_certificate.py gpu02",
