@@ -13,19 +13,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.facts_commands import chosen
-from pyinfra_deploy.keys import durable
+from pyinfra_deploy.keys.audit_heads import HEADS, read_heads, write_heads
 from pyinfra_deploy.model.asking import INCOMPLETE, add_hosts, ask
 from pyinfra_deploy.settings.fleet import load_fleet
-from pyinfra_deploy.settings.problems import Problem, SettingsError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
-    from pathlib import Path
 
-SCHEMA = 1
 BROKEN = 1
-HEADS = "audit.json"
 # Of an event, what is said first; the rest follows as KEY=VALUE.
 FIRST_KEYS = ("when", "who", "what", "previous")
 _BROKEN_WORDS = ("the event log",)
@@ -88,32 +84,6 @@ def said_of(answer: Mapping[str, Any], seen: Mapping[str, Any] | None) -> str:
     new = answer["events"] - (seen or {}).get("events", 0)
     since = f"{new} since {seen['when']}" if seen else "seen for the first time"
     return f"whole, {answer['events']} events, {since}; head {answer['head'][:12]}"
-
-
-def read_heads(path: Path) -> dict[str, dict[str, Any]]:
-    """{host: {events, head, when}}; empty before the first time. Raises SettingsError."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise _unusable(path, f"is not JSON ({error}).") from error
-    hosts = document.get("hosts") if isinstance(document, dict) else None
-    if not isinstance(hosts, dict) or document.get("schema") != SCHEMA:
-        raise _unusable(path, f"has not the form of schema {SCHEMA}.")
-    return hosts
-
-
-def _unusable(path: Path, message: str) -> SettingsError:
-    fix = "restore it from the repository: it proves what hosts had logged before."
-    return SettingsError([Problem(str(path), None, "", None, None, message, fix)])
-
-
-def write_heads(path: Path, heads: Mapping[str, Any]) -> None:
-    document = {"schema": SCHEMA, "hosts": dict(sorted(heads.items()))}
-    text = json.dumps(document, indent=1) + "\n"
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        durable.write_file(path, text.encode(), mode=0o644)
 
 
 def _show(arguments: argparse.Namespace) -> int:

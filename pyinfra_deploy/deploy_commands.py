@@ -8,19 +8,19 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy import facts_commands, hooks, plan_report, playbook_plan
+from pyinfra_deploy import facts_commands, plan_report, playbook_plan, recorded
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.plan_commands import read_hosts
 from pyinfra_deploy.planning.rejected import without_gates
 from pyinfra_deploy.rollout import foresee, playbooks
 from pyinfra_deploy.rollout.console import confirmed
-from pyinfra_deploy.rollout_plan import by_host, print_plan
+from pyinfra_deploy.rollout_plan import by_host, print_plan, told_of
 from pyinfra_deploy.settings.fleet import load_fleet
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyinfra_deploy.plan_commands import Foreseen
     from pyinfra_deploy.settings.fleet import Fleet
@@ -88,25 +88,30 @@ def _deploy(arguments: argparse.Namespace) -> int:
     if not arguments.yes and not confirmed(f"Deploy to {concerned}?"):
         print("nothing was changed")
         return 1
-    facts = {"kind": "deploy", "owner": own_run().owner, "hosts": hosts}
+    owner = own_run().owner
+    facts = {"kind": "deploy", "owner": owner, "hosts": hosts}
     run = with_playbooks if playing else run_pyinfra
-    return hooks.around(fleet, facts, lambda: run(fleet, hosts))
+    told = {host: told_of(one) for host, one in by_host(read).items()}
+    kept = recorded.begin(fleet, "deploy", owner, hosts, told)
+    return recorded.run(fleet, facts, kept, lambda: run(fleet, hosts, recorded.teller(kept)))
 
 
-def with_playbooks(fleet: Fleet, hosts: Sequence[str]) -> int:
+def with_playbooks(
+    fleet: Fleet, hosts: Sequence[str], on_line: Callable[[str], None] = print
+) -> int:
     """pyinfra's exit code, 1 where a playbook failed. A host on which one fails is left out of what
     comes next; after a pyinfra that failed none runs, since it does not say on which hosts."""
     code = failed = 0
     going = list(hosts)
     try:
         for phase in playbook_plan.PHASES:
-            played = playbooks.play(fleet, going, phase, print)
+            played = playbooks.play(fleet, going, phase, on_line)
             for host, said in played.failed.items():
                 failed = 1
                 print(f"{host}: {said['what']}: {said['why']}", file=sys.stderr)
             going = [host for host in going if host not in played.failed]
             if phase == "before":
-                code = run_pyinfra(fleet, going) if going else 0
+                code = run_pyinfra(fleet, going, on_line) if going else 0
             if code:
                 print("the playbooks of ansible.after were not run", file=sys.stderr)
                 return code
@@ -115,7 +120,7 @@ def with_playbooks(fleet: Fleet, hosts: Sequence[str]) -> int:
     return failed
 
 
-def run_pyinfra(fleet: Fleet, hosts: Sequence[str]) -> int:
+def run_pyinfra(fleet: Fleet, hosts: Sequence[str], on_line: Callable[[str], None] = print) -> int:
     """In the foreground: Ctrl-C is pyinfra's, which ends with 130."""
     names = ["@local" if fleet.hosts[host].is_local else host for host in hosts]
     limits = [] if len(names) == len(fleet.hosts) else names
@@ -125,10 +130,14 @@ def run_pyinfra(fleet: Fleet, hosts: Sequence[str]) -> int:
         f"inventories/{fleet.name}.py", str(DEPLOY),
     ]  # fmt: skip
     with subprocess.Popen(
-        line, cwd=fleet.root, env=os.environ | {"PYINFRA_PROGRESS": "off"}
-    ) as child:
+        line, cwd=fleet.root, env=os.environ | {"PYINFRA_PROGRESS": "off"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
         while True:
             try:
+                for said in child.stdout:
+                    on_line(said.rstrip("\n"))
                 return child.wait()
             except KeyboardInterrupt:
                 continue  # the terminal has told pyinfra too, which ends by itself

@@ -6,14 +6,14 @@ import json
 import sys
 import tempfile
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy import facts_commands, hooks
 from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.plan_commands import read_hosts
-from pyinfra_deploy.rollout import asking, foresee, record, rollback
+from pyinfra_deploy.rollout import asking, foresee, record, rollback, serving
 from pyinfra_deploy.rollout.console import Console, confirmed
 from pyinfra_deploy.rollout.drive import drive
 from pyinfra_deploy.rollout.policy import Code, Course, Options, groups_foreseen
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyinfra_deploy.rollout.rollback import Target
+    from pyinfra_deploy.rollout.serving import Serving
     from pyinfra_deploy.settings.fleet import Fleet
     from pyinfra_deploy.settings.schema import Settings
 
@@ -90,7 +91,8 @@ def _rollback(arguments: argparse.Namespace) -> int:
     found = dict(sorted(found.items(), key=lambda one: not one[1].switch))
     options = options_of(arguments)
     switched = [host for host, target in found.items() if target.switch]
-    _print(fleet, found, kept, groups_foreseen(list(found), options))
+    served = serving.look(fleet, coming(fleet, found, kept), told=True)
+    _print(fleet, found, kept, groups_foreseen(list(found), options, served), served)
     if arguments.dry:
         return Code.DONE
     question = f"Take {len(switched)} of {len(found)} hosts back?"
@@ -98,7 +100,21 @@ def _rollback(arguments: argparse.Namespace) -> int:
         print("nothing was changed")
         return Code.REFUSED
     why = arguments.why or "no reason was given"
-    return _begin(fleet, found, why, options, uuid.uuid4().hex[:12])
+    return _begin(fleet, found, why, options, uuid.uuid4().hex[:12], served)
+
+
+def coming(
+    fleet: Fleet,
+    targets: Mapping[str, Target],
+    kept: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, str]:
+    """{host: model} of those that are switched. kept: with the names of their releases' models."""
+    found: dict[str, str] = {}
+    for host, one in targets.items():
+        release = ((kept or {}).get(host) or {}).get("releases", {}).get(one.kept) or {}
+        name = release.get("served_model_name") or fleet.hosts[host].settings.served_model_name
+        found |= {host: str(name)} if one.switch else {}
+    return found
 
 
 def kept_releases(fleet: Fleet, hosts: Sequence[str]) -> asking.Answers:
@@ -111,6 +127,7 @@ def _print(
     targets: Mapping[str, Target],
     kept: Mapping[str, Mapping[str, Any]],
     groups: Sequence[Sequence[str]],
+    served: Serving,
 ) -> None:
     lines = {host: [rollback.in_words(one, kept[host])] for host, one in targets.items()}
     for hosts, said in foresee.alike(lines):
@@ -118,11 +135,10 @@ def _print(
     print("\nin this order:")
     for line in foresee.group_lines(groups, canary=False):
         print(f"    {line}")
-    engines = [host for host, one in fleet.hosts.items() if "gpu" in one.groups]
     switched: dict[str, tuple[Settings, Mapping[str, Any]]] = {
         host: (fleet.hosts[host].settings, {}) for host, one in targets.items() if one.switch
     }
-    for line in foresee.downtime(groups, engines, switched):
+    for line in foresee.downtime(groups, served, switched):
         print(f"\n{line}")
 
 
@@ -132,6 +148,7 @@ def _begin(
     why: str,
     options: Options,
     identity: str,
+    served: Serving,
     course: Course | None = None,
 ) -> int:
     run = own_run()
@@ -148,9 +165,9 @@ def _begin(
     console = Console(
         record.begin(
             fleet.root, fleet.name, identity, kind="rollback", owner=run.owner, options=options,
-            groups=groups_foreseen(list(targets), options), hosts=told,
+            groups=groups_foreseen(list(targets), options, served), hosts=told,
         ),
-        course or Course(tuple(targets), options),
+        replace(course or Course(tuple(targets), options), serving=served),
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="fleet-rollback-") as directory:
         path = Path(directory) / "targets.json"
@@ -201,7 +218,8 @@ def resume(
     if not yes and not confirmed("Go on?"):
         print("nothing was changed")
         return Code.REFUSED
-    return _begin(fleet, held, document["why"], course.options, document["id"], course)
+    served = serving.look(fleet, coming(fleet, held), told=False)
+    return _begin(fleet, held, document["why"], course.options, document["id"], served, course)
 
 
 def _holds(seen: Mapping[str, Mapping[str, Any]], host: str, kept: str) -> bool:

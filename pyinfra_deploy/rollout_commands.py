@@ -10,11 +10,13 @@ from typing import Any
 
 from pyinfra_deploy import facts_commands, playbook_plan
 from pyinfra_deploy.plan_commands import read_hosts
+from pyinfra_deploy.rollout import serving
 from pyinfra_deploy.rollout.console import confirmed
 from pyinfra_deploy.rollout.policy import Batch, Code, Options, groups_foreseen, read_batch
 from pyinfra_deploy.rollout_plan import (
     begin,
     by_host,
+    coming,
     in_order,
     print_course,
     print_differences,
@@ -138,9 +140,9 @@ def _rollout(arguments: argparse.Namespace) -> int:
         print("nothing to do: every host is as the settings want it")
         return Code.DONE
     options = options_of(arguments)
-    groups = groups_foreseen(going, options)
+    served = serving.look(fleet, coming(plans), told=True)
     print_differences(plans, going)
-    print_course(fleet, groups, options, plans)
+    print_course(groups_foreseen(going, options, served), options, plans, served)
     for line in playbook_plan.lines(fleet, going):
         print(f"\n{line}")
     if playbook_plan.refused(fleet, going):
@@ -150,4 +152,4 @@ def _rollout(arguments: argparse.Namespace) -> int:
     if not arguments.yes and not confirmed("Begin?"):
         print("nothing was changed")
         return Code.REFUSED
-    return begin(fleet, plans, going, options, uuid.uuid4().hex[:12])
+    return begin(fleet, plans, going, options, uuid.uuid4().hex[:12], served=served)

@@ -10,7 +10,7 @@ from pyinfra_deploy import hooks, plan_report
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.planning.early import built_early
-from pyinfra_deploy.rollout import foresee, record
+from pyinfra_deploy.rollout import foresee, record, serving
 from pyinfra_deploy.rollout.console import Console
 from pyinfra_deploy.rollout.drive import drive
 from pyinfra_deploy.rollout.outcome import Outcome
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyinfra_deploy.plan_commands import Foreseen, Read
+    from pyinfra_deploy.rollout.serving import Serving
     from pyinfra_deploy.settings.fleet import Fleet
 
 DEPLOY = packing.ROOT / "deploy.py"
@@ -33,8 +34,11 @@ def begin(
     options: Options,
     identity: str,
     course: Course | None = None,
+    served: Serving | None = None,
 ) -> int:
-    """course: of a rollout that is gone on with, whose hosts may be more than those going."""
+    """course: of a rollout that is gone on with, whose hosts may be more than those going. served:
+    what the plan has told of who serves; None where it has not."""
+    served = served or serving.look(fleet, coming(plans), told=False)
     wanted = {host: release_of(plans[host]) for host in going}
     generations = {
         host: plan.generation for host in going if (plan := plans[host].plan) is not None
@@ -47,10 +51,10 @@ def begin(
     console = Console(
         record.begin(
             fleet.root, fleet.name, identity, kind="rollout", owner=run.owner, options=options,
-            groups=groups_foreseen(going, options),
+            groups=groups_foreseen(going, options, served),
             hosts={host: told_of(one) for host, one in plans.items()},
         ),
-        course or Course(tuple(going), options),
+        replace(course or Course(tuple(going), options), serving=served),
     )  # fmt: skip
     waiting = console.course.waiting
     early = tuple(
@@ -119,6 +123,15 @@ def to_change(one: Foreseen) -> list[str]:
     return replace(one.plan, ended_run="").reasons() if one.plan is not None else []
 
 
+def coming(plans: Mapping[str, Foreseen]) -> dict[str, str]:
+    """{host: model} of those whose engine is switched, or stopped for a driver."""
+    return {
+        host: plan.settings.served_model_name
+        for host, one in plans.items()
+        if (plan := one.plan) is not None and (plan.go_live or plan.driver is not None)
+    }
+
+
 def release_of(one: Foreseen) -> str | None:
     """The release that a host is to run in the end; None before its model's digest is known."""
     if one.plan is None:
@@ -138,6 +151,7 @@ def told_of(one: Foreseen) -> dict[str, Any]:
         else {"outcome": asdict(same) | {"kind": same.kind.value}}
     )
     return told | {
+        "model": coming({same.host: one}).get(same.host),
         "from": engine.get("current"),
         "to": release_of(one),
         "changes": list(one.changes or ()),
@@ -162,19 +176,18 @@ def print_differences(plans: Mapping[str, Foreseen], going: Sequence[str]) -> No
 
 
 def print_course(
-    fleet: Fleet,
     groups: Sequence[Sequence[str]],
     options: Options,
     plans: Mapping[str, Foreseen],
+    served: Serving,
 ) -> None:
     print("\nin this order:")
-    for line in foresee.group_lines(groups, canary=bool(options.canary)):
+    for line in foresee.group_lines(groups, canary=bool(options.canary), coming=served.coming):
         print(f"    {line}")
-    engines = [host for host, one in fleet.hosts.items() if "gpu" in one.groups]
     switched = {
         host: (one.plan.settings, foresee.engine_of(one.snapshot, one.plan.settings))
         for host, one in plans.items()
         if one.plan is not None and one.plan.serving and one.plan.go_live
     }
-    for line in foresee.downtime(groups, engines, switched):
+    for line in foresee.downtime(groups, served, switched):
         print(f"\n{line}")

@@ -6,11 +6,11 @@ import argparse
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyinfra_deploy import facts_commands, hooks
+from pyinfra_deploy import facts_commands, hooks, recorded
 from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.rollout import asking, child
 from pyinfra_deploy.rollout.console import confirmed
@@ -21,7 +21,7 @@ from pyinfra_deploy.settings.fleet import load_fleet
 from pyinfra_deploy.settings.problems import Problem, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyinfra_deploy.runbooks.book import Runbook
     from pyinfra_deploy.settings.fleet import Fleet
@@ -101,7 +101,9 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.dry:
             return run(book, scene, dry=True)
-        return hooks.around(fleet, facts, lambda: run(book, scene, dry=False))
+        kept = recorded.begin(fleet, f"runbook {book.name}", scene.who, hosts)
+        scene = replace(scene, doors=FleetDoors(fleet, recorded.teller(kept)))
+        return recorded.run(fleet, facts, kept, lambda: run(book, scene, dry=False))
     except KeyboardInterrupt:
         print(f"interrupted. {book.after_failure}".rstrip(), file=sys.stderr)
         return INTERRUPTED
@@ -123,9 +125,10 @@ def hosts_for(book: Runbook, fleet: Fleet, given: Sequence[str]) -> list[str] | 
 
 @dataclass(frozen=True)
 class FleetDoors:
-    """How a runbook reaches hosts and commands, for real."""
+    """How a runbook reaches hosts and commands, for real. on_line: where it is told, and kept."""
 
     fleet_of: Fleet
+    on_line: Callable[[str], None] | None = None
 
     def ask(
         self, command: str, requests: Mapping[str, Mapping[str, Any]], timeout_seconds: int
@@ -143,7 +146,7 @@ class FleetDoors:
             for line in process.stdout:
                 lines.append(line)
                 if "--json" not in words:
-                    print(f"    {line}", end="", flush=True)
+                    self.say(f"    {line.rstrip()}")
         return process.returncode, "".join(lines)
 
     def deploy(self, hosts: Sequence[str], deploy: str) -> tuple[int, list[str]]:
@@ -158,7 +161,10 @@ class FleetDoors:
         return confirmed(question)
 
     def say(self, text: str) -> None:
-        print(mask(text), flush=True)
+        if self.on_line is not None:
+            self.on_line(text)
+        else:
+            print(mask(text), flush=True)
 
     def mask(self, text: str) -> str:
         return mask(text)

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from . import engine, events, fields, programs, snapshot, systemctl
+from . import durable, engine, events, fields, layout, programs, snapshot, systemctl
 from .errors import HostError, SpecError
 
 RESET_SECONDS = 300.0
@@ -33,9 +33,31 @@ FIXES = programs.Fixes(
 
 
 def holders(request: dict[str, Any]) -> dict[str, Any]:
-    """`gpu holders` {} -> {holders: [{pid, name}], gpus: [line of nvidia-smi -L]}."""
+    """`gpu holders` {} -> {holders: [{pid, name}], gpus: [one line each]}."""
     del request
-    return {"holders": open_by(Path("/proc")), "gpus": _listed()}
+    return {"holders": open_by(Path("/proc")), "gpus": known_to_driver(Path("/proc")) or _listed()}
+
+
+def known_to_driver(proc: Path) -> list[str]:
+    """The driver's cards in the order of their bus, as nvidia-smi numbers them: without asking a
+    card, since nvidia-smi hangs on the very one that is to be reset."""
+    places = sorted((proc / "driver/nvidia/gpus").glob("*"))
+    return [f"GPU {number}: {place.name}" for number, place in enumerate(places)]
+
+
+def _stopped_path() -> Path:
+    """Where it is kept what was stopped: in memory, since a boot starts all of it again."""
+    return layout.run_root() / "llm" / "gpu-reset.json"
+
+
+def start_stopped() -> list[str]:
+    """What a reset that was killed has left stopped is started again; which that was."""
+    found = durable.read_json(_stopped_path())
+    left = [unit for unit in found if unit in KEEPERS] if isinstance(found, list) else []
+    for unit in reversed(left):
+        systemctl.call(["start", "--no-block", unit])
+    _stopped_path().unlink(missing_ok=True)
+    return left
 
 
 def open_by(proc: Path) -> list[dict[str, Any]]:
@@ -66,7 +88,10 @@ def reset(request: dict[str, Any]) -> dict[str, Any]:
             "Correct it.",
         )  # fmt: skip
     _refuse_in_service(name)
+    start_stopped()
     stopped = [unit for unit in KEEPERS if _runs(unit)]
+    _stopped_path().parent.mkdir(parents=True, exist_ok=True)
+    durable.write_json(_stopped_path(), stopped)
     try:
         for unit in stopped:
             systemctl.call(["stop", unit])
@@ -81,8 +106,7 @@ def reset(request: dict[str, Any]) -> dict[str, Any]:
         command = ["nvidia-smi", "--gpu-reset", "-i", ",".join(map(str, gpus))]
         programs.output_of(command, RESET_SECONDS, FIXES)
     finally:
-        for unit in reversed(stopped):
-            systemctl.call(["start", "--no-block", unit])
+        start_stopped()
     events.record("GPUs reset", by, gpus=gpus)
     return {"reset": gpus, "gpus": _listed()}
 

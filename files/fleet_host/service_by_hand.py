@@ -5,7 +5,18 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from . import durable, engine, events, fields, probe, service, snapshot, stopped, systemctl
+from . import (
+    durable,
+    engine,
+    events,
+    fields,
+    gpu_reset,
+    probe,
+    service,
+    snapshot,
+    stopped,
+    systemctl,
+)
 from .errors import HostError
 
 STOP_SECONDS = 900.0
@@ -48,6 +59,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     name, by = engine.name_of(request), fields.text(request, "by")
     unit = f"llm-engine@{name}.service"
     engine.unit_state(unit)
+    gpu_reset.start_stopped()
     ended = stopped.end(name)
     if _state(unit) in ("active", "activating", "reloading"):
         return {"changed": ended}
@@ -59,7 +71,8 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def answers(request: dict[str, Any]) -> dict[str, Any]:
-    """`service answers` {engine} -> {answers, active, why, drain}: by one real completion."""
+    """`service answers` {engine} -> {answers, active, why, drain, model}: by one real completion.
+    model: the served name of what is live, None where nothing is."""
     name = engine.name_of(request)
     active = _state(f"llm-engine@{name}.service")
     release = engine.linked(name, "current")
@@ -75,7 +88,10 @@ def answers(request: dict[str, Any]) -> dict[str, Any]:
         except (probe.NotReadyError, probe.RejectedError) as error:
             why = str(error)
     flag = snapshot.drain_flag(str(engine.drain_flag(name)))
-    return {"answers": not why, "active": active, "why": why, "drain": flag}
+    return {
+        "answers": not why, "active": active, "why": why, "drain": flag,
+        "model": str(model) if model else None,
+    }  # fmt: skip
 
 
 def _state(unit: str) -> str:

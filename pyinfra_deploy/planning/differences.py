@@ -19,7 +19,7 @@ def release_differences(engine: Mapping[str, Any] | None, after: Mapping[str, An
     """`KEY: BEFORE -> AFTER`, sorted within each part: vLLM, model, arguments, environment.
 
     engine: its section of the snapshot, what is live now. after: {vllm, model, model_digest,
-    configuration, environment}, texts or None for what is not known yet.
+    configuration, environment, runtime: its path}, texts or None for what is not known yet.
     """
     engine = engine or {}
     current = engine.get("current")
@@ -29,6 +29,7 @@ def release_differences(engine: Mapping[str, Any] | None, after: Mapping[str, An
     live = live if isinstance(live, dict) else {}
     lines = [
         *_line("vLLM", live.get("vllm"), after.get("vllm")),
+        *_runtime(live, after),
         *_line("model", live.get("model"), after.get("model")),
     ]
     digest = after.get("model_digest")
@@ -42,6 +43,17 @@ def release_differences(engine: Mapping[str, Any] | None, after: Mapping[str, An
         _variables(engine.get("environment")), _variables(after.get("environment")), ""
     )
     return lines
+
+
+def _runtime(live: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """Another lock, or another Python, brings other packages around the same vLLM."""
+    before, coming = (_last(one.get("runtime")) for one in (live, after))
+    if before and coming:
+        yield from _line("runtime (packages, Python)", before, coming)
+
+
+def _last(path: object) -> str:
+    return str(path).rstrip("/").rpartition("/")[2] if path else ""
 
 
 def _line(key: str, before: object, after: object) -> Iterator[str]:

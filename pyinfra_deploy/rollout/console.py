@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyinfra_deploy.rollout.masking import Lines
 from pyinfra_deploy.rollout.policy import FAILURES, Course, Kind
 
 if TYPE_CHECKING:
@@ -27,15 +28,16 @@ class Console:
     course: Course
     turn: tuple[str, ...] = ()
     found: dict[str, Outcome] = field(default_factory=dict)
+    _lines: Lines = field(default_factory=Lines)
 
     def say(self, text: str) -> None:
         self.record.log(text)
-        _show(text)
+        _show(self._lines.mask(text))
 
     def line(self, text: str) -> None:
         """One of pyinfra's."""
         self.record.log(text)
-        _show(f"    {text}" if text else "")
+        _show(f"    {self._lines.mask(text)}" if text else "")
 
     def note(self, text: str, hosts: Sequence[str]) -> None:
         """Of something beside pyinfra, into the timeline too."""

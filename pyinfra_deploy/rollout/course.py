@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from pyinfra_deploy.rollout.policy import Course, Kind, Step, next_step
+from pyinfra_deploy.rollout.policy import Course, Kind, Step, next_step, went
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyinfra_deploy.rollout.outcome import Outcome
+    from pyinfra_deploy.rollout.serving import Serving
 
 
 class Hosts(Protocol):
     """What is done to hosts; tests have others than real ones."""
+
+    def look(self, before: Serving, waiting: tuple[str, ...]) -> Serving:
+        """Who serves clients by now, of the models of those that wait for their turn."""
 
     def switch(self, hosts: tuple[str, ...]) -> Mapping[str, Outcome]:
         """Build beside what runs, drain, switch, gates, and back where they fail: all of a group at
@@ -39,6 +43,10 @@ def run(course: Course, hosts: Hosts, teller: Teller) -> tuple[Course, Step]:
     while True:
         step = next_step(course)
         if step.what == "go":
+            # Hours may have passed, and hosts beside this rollout may have gone meanwhile.
+            course = replace(course, serving=hosts.look(course.serving, course.waiting))
+            step = next_step(course)
+        if step.what == "go":
             teller.group(step.hosts, course)
             found = hosts.switch(step.hosts)
             course = after(course, found, step.hosts)
@@ -52,4 +60,4 @@ def run(course: Course, hosts: Hosts, teller: Teller) -> tuple[Course, Step]:
 def after(course: Course, found: Mapping[str, Outcome], asked: tuple[str, ...]) -> Course:
     """With what became of a group; a host of it of which nothing is known is lost."""
     kinds = {host: found[host].kind if host in found else Kind.LOST for host in asked}
-    return replace(course, outcomes={**course.outcomes, **kinds})
+    return went(course, kinds)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pyinfra_deploy.planning.host_plan import HostPlan
+    from pyinfra_deploy.rollout.serving import Serving
     from pyinfra_deploy.settings.schema import Settings
 
 
@@ -27,6 +28,7 @@ def differences_of(plan: HostPlan, snapshot: Mapping[str, Any] | None) -> list[s
     assert plan.settings.runtime is not None
     after = {
         "vllm": plan.settings.runtime.vllm,
+        "runtime": plan.release.runtime.path,
         "model": plan.release.model_path,
         "model_digest": plan.model_digest,
         "configuration": plan.release.configuration,
@@ -43,42 +45,64 @@ def alike(lines: Mapping[str, Sequence[str]]) -> list[tuple[list[str], Sequence[
     return [(hosts, said) for said, hosts in found.items()]
 
 
-def group_lines(groups: Sequence[Sequence[str]], *, canary: bool) -> Iterator[str]:
-    for number, hosts in enumerate(groups, start=1):
-        word = "canary" if canary and number == 1 else f"group {number}"
+def canaries(groups: Sequence[Sequence[str]], coming: Mapping[str, str]) -> list[bool]:
+    """Of each group, whether it is a canary while nothing fails: its model's first, and the very
+    first. coming: {host: model}."""
+    seen: set[str | None] = set()
+    found = []
+    for number, hosts in enumerate(groups):
+        model = coming.get(hosts[0]) if hosts else None
+        found.append(number == 0 or (model is not None and model not in seen))
+        seen |= {coming.get(host) for host in hosts}
+    return found
+
+
+def group_lines(
+    groups: Sequence[Sequence[str]], *, canary: bool, coming: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    several = len(set((coming or {}).values())) > 1
+    firsts = canaries(groups, coming or {})
+    for number, (hosts, first) in enumerate(zip(groups, firsts, strict=True), start=1):
+        model = (coming or {}).get(hosts[0]) if hosts else None
+        of_model = f" of {model}" if several and model else ""
+        word = f"canary{of_model}" if canary and first else f"group {number}"
         yield f"{word}: {', '.join(hosts)}"
 
 
 def downtime(
     groups: Sequence[Sequence[str]],
-    engines: Sequence[str],
+    serving: Serving,
     switched: Mapping[str, tuple[Settings, Mapping[str, Any]]],
 ) -> list[str]:
-    """What clients will miss, where a group has every engine host of the inventory.
+    """What clients will miss: where a group has the last host that serves a model to them.
 
-    engines: those. switched: of the hosts that serve and are to be switched, their settings and
-    their engine's section of the snapshot.
+    switched: of the hosts that serve and are to be switched, their settings and their engine's
+    section of the snapshot.
     """
     lines = []
     for hosts in groups:
-        if not engines or not set(engines) <= set(hosts) or not set(hosts) & set(switched):
-            continue
-        name = next(host for host in hosts if host in switched)
-        settings, engine = switched[name]
-        only = f"{name} is the only engine host" if len(engines) == 1 else (
-            f"{', '.join(hosts)} are all engine hosts, and go at once"
-        )  # fmt: skip
-        parts = [
-            f"draining (at most {settings.engine.drain_seconds} s)",
-            f"the start of the engine ({_start(engine)})",
-        ]
-        if settings.rollout.soak_seconds:
-            parts.append(f"the soak ({settings.rollout.soak_seconds} s)")
-        lines.append(
-            f"DOWNTIME: {only}: new requests are answered 503 with Retry-After during "
-            f"{', '.join(parts[:-1])} and {parts[-1]}"
-        )
+        for model, name in serving.taken_away(hosts).items():
+            if name not in switched:
+                continue
+            settings, engine = switched[name]
+            parts = [
+                f"draining (at most {settings.engine.drain_seconds} s)",
+                f"the start of the engine ({_start(engine)})",
+            ]
+            if settings.rollout.soak_seconds:
+                parts.append(f"the soak ({settings.rollout.soak_seconds} s)")
+            lines.append(
+                f"DOWNTIME: {name} is the only host that serves {model}{_others(serving, model)}: "
+                "new requests are answered 503 with Retry-After during "
+                f"{', '.join(parts[:-1])} and {parts[-1]}"
+            )
+        serving = serving.switched(hosts)
     return lines
+
+
+def _others(serving: Serving, model: str) -> str:
+    out = [host for host, one in serving.now.items() if one == model and host in serving.out]
+    return f" ({', '.join(out)} does not: drained, down or not reached)" if out else ""
 
 
 def _start(engine: Mapping[str, Any]) -> str:

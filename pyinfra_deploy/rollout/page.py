@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from pyinfra_deploy.rollout.foresee import canaries
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -40,7 +42,7 @@ def _template() -> jinja2.Template:
 def render(document: Mapping[str, Any]) -> str:
     """document: a record's (record.py), masked."""
     hosts = [
-        {"name": name, "mark": MARKS[_kind(host)], "outcome": host.get("outcome") or {}, **host}
+        {"name": name, "mark": _mark(document, host), "outcome": host.get("outcome") or {}, **host}
         for name, host in document["hosts"].items()
     ]
     by_name = {host["name"]: host for host in hosts}
@@ -49,11 +51,25 @@ def render(document: Mapping[str, Any]) -> str:
     return _template().render(
         run=document,
         groups=groups,
+        canaries=canaries(document["groups"], _models(document)),
         others=[host for host in hosts if host["name"] not in grouped],
         hosts=hosts,
         end=document.get("end"),
         seconds=_seconds(document),
     )
+
+
+def _models(document: Mapping[str, Any]) -> dict[str, str]:
+    hosts: Mapping[str, Mapping[str, Any]] = document["hosts"]
+    return {name: str(host["model"]) for name, host in hosts.items() if host.get("model")}
+
+
+def _mark(document: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[str, str]:
+    """A deploy or a runbook ends as a whole: what became of one host, its log tells."""
+    kind, end = _kind(host), document.get("end")
+    if kind is not None or document["options"] or not end:
+        return MARKS[kind]
+    return ("good", end["what"]) if end["code"] == 0 else ("bad", f"{end['what']}: see the log")
 
 
 def _kind(host: Mapping[str, Any]) -> str | None:

@@ -1,9 +1,11 @@
 """The policy of a rollout, all of it on this page: pure, no host and no clock.
 
-    canary    hosts go in groups of `canary` until one of them serves the new release
+    canary    of each model, hosts go in groups of `canary` until one of them serves the new release
     batches   then in groups of `batch`; a share is one of all hosts, rounded down, at least one
+    models    no group has all hosts that serve a model to clients, where there is more than one
     pause     before each group but the first, somebody is asked
-    stop      a canary that went back, a host that serves nothing, or more failures than are allowed
+    stop      a canary that went back, a host that serves nothing, more failures than are allowed,
+              or a model's last host, where there were others when somebody agreed to it
 
 A host that fails its gates goes back to its previous release by itself (files/fleet_host/golive.py)
 and serves it; nothing here has to be done for that. What comes next follows from the outcomes so
@@ -13,9 +15,11 @@ far and from nothing else, so a rollout that was interrupted goes on by asking t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Literal
+
+from pyinfra_deploy.rollout.serving import Serving
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,12 +92,13 @@ class Options:
 @dataclass(frozen=True)
 class Course:
     """hosts: in their order. outcomes: of those that had their turn. agreed: how many outcomes
-    somebody has seen and agreed to go on after."""
+    somebody has seen and agreed to go on after. serving: who serves clients as it is now."""
 
     hosts: tuple[str, ...]
     options: Options
     outcomes: Mapping[str, Kind] = field(default_factory=dict)
     agreed: int = 0
+    serving: Serving = field(default_factory=Serving)
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -101,6 +106,15 @@ class Course:
 
     def had(self, *kinds: Kind) -> tuple[str, ...]:
         return tuple(host for host in self.hosts if self.outcomes.get(host) in kinds)
+
+    def model(self, host: str) -> str | None:
+        """Which its turn brings; None where its engine is not switched."""
+        return self.serving.coming.get(host)
+
+    def proven(self, host: str, *kinds: Kind) -> bool:
+        """Whether one has come to `kinds` with this host's model; without a model, any has."""
+        model = self.model(host)
+        return any(model is None or self.model(one) == model for one in self.had(*kinds))
 
 
 @dataclass(frozen=True)
@@ -121,37 +135,65 @@ def next_step(course: Course) -> Step:
         return Step("done")
     if course.options.pause and len(course.outcomes) > course.agreed:
         return Step("ask")
-    return Step("go", course.waiting[: _size(course)])
+    group = _group(course)
+    for model, host in course.serving.taken_away(group).items():
+        if model not in course.serving.agreed:
+            return Step("stop", why=f"{host} is by now the only host that serves {model}")
+    return Step("go", group)
 
 
 def _reason_to_stop(course: Course) -> str:
     failed, down = course.had(*FAILURES), course.had(Kind.DOWN)
-    proven = course.had(Kind.LIVE)
     if down:
         return f"{', '.join(down)} serves nothing"
-    if course.options.canary and not proven and course.had(Kind.BACK):
-        return f"the canary {', '.join(course.had(Kind.BACK))} went back to its previous release"
+    back = [host for host in course.had(Kind.BACK) if not course.proven(host, Kind.LIVE)]
+    if course.options.canary and back:
+        return f"the canary {', '.join(back)} went back to its previous release"
     if len(failed) > course.options.max_failures:
         allowed = course.options.max_failures
         return f"{', '.join(failed)} failed" + (f", and {allowed} may fail" if allowed else "")
     return ""
 
 
-def _size(course: Course) -> int:
-    if course.options.canary and not course.had(Kind.LIVE, Kind.SAME):
-        return course.options.canary
-    return course.options.batch.of(len(course.hosts))
+def _group(course: Course) -> tuple[str, ...]:
+    size, candidates = course.options.batch.of(len(course.hosts)), course.waiting
+    untried = [host for host in candidates if not course.proven(host, Kind.LIVE, Kind.SAME)]
+    if course.options.canary and untried:
+        size, model = course.options.canary, course.model(untried[0])
+        candidates = tuple(host for host in candidates if course.model(host) == model)
+    group: list[str] = []
+    for host in candidates:
+        if len(group) < size and course.serving.may_join(host, group):
+            group.append(host)
+    return tuple(group)
 
 
-def groups_foreseen(hosts: Sequence[str], options: Options) -> tuple[tuple[str, ...], ...]:
-    """The groups in which the hosts go while nothing fails: for the plan."""
-    course, groups = Course(tuple(hosts), options), []
+def went(course: Course, kinds: Mapping[str, Kind]) -> Course:
+    """With what became of hosts, and who serves clients after that."""
+    serving = course.serving
+    for host, kind in kinds.items():
+        if kind in (Kind.LIVE, Kind.SAME, Kind.AFTER):
+            serving = serving.switched([host])
+        elif kind in (Kind.DOWN, Kind.LOST):
+            serving = serving.gone([host])
+        elif kind is Kind.BACK:
+            serving = serving.back([host])
+    return replace(course, outcomes={**course.outcomes, **kinds}, serving=serving)
+
+
+def groups_foreseen(
+    hosts: Sequence[str], options: Options, serving: Serving | None = None
+) -> tuple[tuple[str, ...], ...]:
+    """The groups in which the hosts go while nothing fails: for the plan, which tells what each
+    takes from clients."""
+    found = serving or Serving()
+    found = replace(found, agreed=frozenset(found.now.values()))
+    course, groups = Course(tuple(hosts), options, serving=found), []
     while (step := next_step(course)).what in ("go", "ask"):
         if step.what == "go":
             groups.append(step.hosts)
-        live = dict.fromkeys(step.hosts, Kind.LIVE)
-        course = Course(
-            course.hosts, options, {**course.outcomes, **live}, agreed=len(course.outcomes)
+        course = went(
+            replace(course, agreed=len(course.outcomes)), dict.fromkeys(step.hosts, Kind.LIVE)
         )
     return tuple(groups)
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyinfra_deploy.operations.rollout_run import TTL_SECONDS, VARIABLE, RolloutRun
 from pyinfra_deploy.operations.run import is_dead_run_of_this_machine
-from pyinfra_deploy.rollout import asking, child, others, outcome
+from pyinfra_deploy.rollout import asking, child, others, outcome, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyinfra_deploy.operations.run import Run
     from pyinfra_deploy.rollout.outcome import Outcome
+    from pyinfra_deploy.rollout.serving import Serving
     from pyinfra_deploy.settings.fleet import Fleet
 
 # Long before the leases end, and rarely: hosts in their turn renew theirs by themselves.
@@ -185,6 +186,9 @@ class PyinfraHosts:
         return found.settings.engine.name if "gpu" in found.groups else None
 
     # --- before the first group, and a group's turn
+
+    def look(self, before: Serving, waiting: tuple[str, ...]) -> Serving:
+        return serving.look_again(self.fleet, before, before.beside(waiting))
 
     def build_early(self) -> Mapping[str, Outcome]:
         """Runtime and model, on all hosts at once, while all of them serve. What became of those

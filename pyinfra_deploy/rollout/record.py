@@ -85,12 +85,12 @@ def begin(
     *,
     kind: str,
     owner: str,
-    options: Options,
+    options: Options | None,
     groups: Sequence[Sequence[str]],
     hosts: Mapping[str, Mapping[str, Any]],
 ) -> Record:
     """hosts: {host: {from, to, changes, differences, findings}}, each as texts. Of a run that is
-    gone on with, what is there of it stays."""
+    gone on with, what is there of it stays. options: None for what is no rollout."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "id": identity,
@@ -98,7 +98,7 @@ def begin(
         "inventory": inventory,
         "owner": owner,
         "began": now(),
-        "options": {**asdict(options), "batch": str(options.batch)},
+        "options": {**asdict(options), "batch": str(options.batch)} if options else {},
         "groups": [list(group) for group in groups],
         "hosts": {host: dict(what) for host, what in hosts.items()},
         "events": [],

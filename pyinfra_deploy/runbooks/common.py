@@ -30,22 +30,33 @@ FREE = Step("before", "no other run is at work on these hosts", nobody_at_work)
 
 
 def others_serve(scene: Scene) -> None:
-    """Clients must have somewhere to go. Said, not refused, where there is no other host at all."""
-    engines = [name for name, one in scene.fleet.hosts.items() if "gpu" in one.groups]
-    others = [name for name in engines if name not in scene.hosts]
-    if not others:
-        scene.say("  DOWNTIME: these are all engine hosts; clients get 503 with Retry-After")
-        return
-    answers = scene.ask("service answers", others)
-    good = [name for name in others if answers[name]["answers"] and not answers[name]["drain"]]
-    if not good and scene.options.get("alone") != "yes":
-        raise StopError(
-            f"none of {', '.join(others)} answers and takes requests",
-            "bring one back first, or go on without: --set alone=yes",
-        )
+    """Clients of each model must have somewhere to go. Said, not refused, where no other host is
+    there for it."""
+    models = {
+        name: one.settings.served_model_name
+        for name, one in scene.fleet.hosts.items()
+        if "gpu" in one.groups and one.settings.model is not None
+    }
+    for model in sorted({models[host] for host in scene.hosts if host in models}):
+        others = [name for name in models if models[name] == model and name not in scene.hosts]
+        if not others:
+            scene.say(f"  DOWNTIME: no other host serves {model}; clients get 503 with Retry-After")
+            continue
+        requests = {name: {"engine": scene.engine(name)} for name in others}
+        # One that is not reached serves nobody, which does not matter where another does.
+        answers = scene.doors.ask("service answers", requests, 120)
+        asked = [answers[name] for name in others if name not in answers.missing]
+        good = [one for one in asked if one["answers"] and not one["drain"]]
+        if not good and scene.options.get("alone") != "yes":
+            raise StopError(
+                f"none of {', '.join(others)} answers for {model} and takes requests",
+                "bring one back first, or go on without: --set alone=yes",
+            )
 
 
-OTHERS_SERVE = Step("before", "another engine host answers and takes requests", others_serve)
+OTHERS_SERVE = Step(
+    "before", "another engine host of the same model answers and takes requests", others_serve
+)
 ALONE = {"alone": "yes: also where no other host serves"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyinfra_deploy.keys.audit_heads import HEADS, read_heads, write_heads
 from pyinfra_deploy.runbooks import add_host, common
 from pyinfra_deploy.runbooks.book import Runbook, Scene, Step
 
@@ -10,6 +11,19 @@ def old_host_key(scene: Scene) -> None:
     found = scene.fleet.hosts[scene.host].connection
     address = found.get("ssh_hostname", scene.host)
     scene.say(f"  where its old host key is refused: ssh-keygen -R {address}")
+
+
+def log_begins_anew(scene: Scene) -> None:
+    """The new machine's event log has another beginning than the one that was seen last, and `fleet
+    audit verify` would call it broken for ever."""
+    path = scene.fleet.directory / HEADS
+    heads = read_heads(path)
+    was = heads.pop(scene.host, None)
+    if was is None:
+        return
+    write_heads(path, heads)
+    scene.say(f"  the former machine's log had {was['events']} events, head {was['head'][:12]}")
+    scene.say(f"  its entry is taken out of {path.name}: commit that file")
 
 
 RUNBOOK = Runbook(
@@ -25,6 +39,7 @@ RUNBOOK = Runbook(
         common.FREE,
         common.OTHERS_SERVE,
         common.PLAN,
+        Step("do", f"take the old machine's event log out of {HEADS}", log_begins_anew),
         common.DEPLOY,
         common.ANSWERS,
         common.WELL,

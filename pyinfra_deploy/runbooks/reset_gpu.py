@@ -20,7 +20,7 @@ def known(scene: Scene) -> None:
     unknown = [one for one in wanted if one >= len(answer["gpus"])]
     if unknown:
         raise StopError(
-            f"nvidia-smi lists {len(answer['gpus'])} GPUs, and not {unknown}",
+            f"the driver knows {len(answer['gpus'])} GPUs, and not {unknown}",
             "a card that has fallen off the bus needs a reboot, not a reset",
             answer["gpus"],
         )
@@ -52,7 +52,7 @@ RUNBOOK = Runbook(
     "the engine starts, answers, and takes requests again.",
     (
         common.FREE,
-        Step("before", "nvidia-smi lists these GPUs", known),
+        Step("before", "the driver knows these GPUs", known),
         common.OTHERS_SERVE,
         common.DRAIN,
         common.STOP_ENGINE,

@@ -20,12 +20,25 @@ def asked_for(scene: Scene) -> None:
             )
 
 
+def others_of_each(scene: Scene) -> None:
+    """They go one by one, so the others of the group stand in for each."""
+    hosts = scene.hosts
+    try:
+        for host in hosts:
+            scene.hosts = [host]
+            common.others_serve(scene)
+    finally:
+        scene.hosts = hosts
+
+
 def one_by_one(scene: Scene) -> None:
     hosts = scene.hosts
     try:
         for host in hosts:
             scene.hosts = [host]
             scene.say(f"  --- {host}")
+            # The others may have died since, of the new driver too.
+            common.others_serve(scene)
             words = ("deploy", scene.fleet.name, "--limit", host, "--yes")
             # The driver, its reboot and the engine's answer; then all else, from what is seen now.
             scene.run_fleet(*words, good=(0, NOT_FINISHED))
@@ -49,7 +62,7 @@ RUNBOOK = Runbook(
     (
         Step("before", "the settings ask for a driver", asked_for),
         common.FREE,
-        common.OTHERS_SERVE,
+        Step("before", "for each, another host of its model takes requests", others_of_each),
         common.PLAN,
         Step("do", "fleet deploy on one host, twice: the driver, then the rest", one_by_one),
         common.ANSWERS,

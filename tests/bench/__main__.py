@@ -18,6 +18,7 @@ BENCHES = {
     "parts": "tests.bench.parts",
     "plan": "tests.bench.plan_hundred",
     "pull": "tests.bench.pull_memory",
+    "rollout": "tests.bench.rollout",
     "transfer": "tests.bench.transfer",
     "verify": "tests.bench.verify",
 }
@@ -50,7 +51,7 @@ def _lacking(name: str) -> bool:
         why = "CORPUS names no recorded starts"
     elif name == "fanout-loopback":
         why = "it needs --client"
-    elif name in ("converge", "fanout") and os.geteuid() != 0:
+    elif name in ("converge", "fanout", "rollout") and os.geteuid() != 0:
         why = "it needs root, for the lab's hosts"
     print(f"--- {name}" + (f": left out, {why}" if why else ""), flush=True)
     return bool(why)

@@ -138,3 +138,27 @@ def _open(vhost: Vhost, home: Path, pages: PageServer, host: str) -> Heard:
         browser.wait()
     found = dict(pages.seen)
     return Heard(found.pop("seconds"), found.pop("text"), found)
+
+
+def lacks_chromium() -> str | None:
+    """Why no page can be opened here; None when one can."""
+    if shutil.which("chromium") is None:
+        return "chromium is not installed (apt-get install chromium)"
+    return None
+
+
+def dumped(page: Path, home: Path) -> str:
+    """The document as it is when a page, a file, has been loaded and everything on it has run."""
+    done = subprocess.run(
+        [
+            *("chromium", "--headless=new", "--disable-gpu", "--no-first-run"),
+            *(["--no-sandbox"] if os.geteuid() == 0 else []),
+            *("--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync"),
+            *(f"--user-data-dir={home / 'profile'}", "--virtual-time-budget=5000", "--dump-dom"),
+            page.as_uri(),
+        ],
+        env=os.environ | {"HOME": str(home)},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout

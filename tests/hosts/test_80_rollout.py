@@ -12,7 +12,7 @@ import pytest
 
 from lab import hosts
 from tests.hosts import rollouts
-from tests.hosts.lab_session import DEBIAN12, DEBIAN13, shell, wait_for
+from tests.hosts.lab_session import DEBIAN12, DEBIAN13, FIRST_MODEL, SECOND_MODEL, shell, wait_for
 from tests.hosts.rollouts import BOTH, GATES, engine_with, release_of
 from tests.hosts.service import Poll, Streaming
 from tests.hosts.standin_inventory import NAME, SETTINGS
@@ -50,7 +50,8 @@ def test_a_rolling_upgrade_cuts_no_stream(checkout: Checkout) -> None:
         }
         polls = {host: stack.enter_context(Poll(services[host])) for host in BOTH}
         rollouts.rollout(checkout).ended(
-            0, "what differs on", "--seed", f"canary: {DEBIAN12}", f"group 2: {DEBIAN13}",
+            0, "what differs on", "--seed", f"canary of {FIRST_MODEL}: {DEBIAN12}",
+            f"canary of {SECOND_MODEL}: {DEBIAN13}",
             f"{DEBIAN12}: serves the release", "complete (exit code 0)",
         )  # fmt: skip
     for host in BOTH:
@@ -154,6 +155,6 @@ def test_a_host_that_loses_its_power_in_its_turn_is_mended_by_the_next(
 def test_a_single_host_is_told_its_downtime(checkout: Checkout) -> None:
     checkout.write(DEBIAN12, host_variables={DEBIAN12: {"engine": engine_with(86)}})
     said = rollouts.fleet(checkout, "rollout", NAME, "--dry")
-    said.ended(0, f"DOWNTIME: {DEBIAN12} is the only engine host", "503 with Retry-After",
+    said.ended(0, f"DOWNTIME: {DEBIAN12} is the only host that serves", "503 with Retry-After",
                "draining (at most 20 s)", "the soak (4 s)")  # fmt: skip
     checkout.write()

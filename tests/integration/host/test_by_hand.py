@@ -61,7 +61,8 @@ def test_an_engine_is_stopped_drained_and_started(host: FakeHost) -> None:
     assert (seen["answers"], seen["active"]) == (False, "inactive")
     assert service_by_hand.stop(STOP)["changed"] is False
     assert service_by_hand.start(BY) == {"changed": True}
-    assert wait_for_answer()["drain"]["reason"] == "fan 3"
+    found = wait_for_answer()
+    assert (found["drain"]["reason"], found["model"]) == ("fan 3", "m")
     assert service_by_hand.start(BY) == {"changed": False}
     service.undrain(BY)
     assert service_by_hand.answers(BY)["drain"] is None
@@ -115,7 +116,8 @@ def test_an_engine_is_killed_at_once(host: FakeHost) -> None:
 
 
 def test_a_host_without_a_release_says_so(host: FakeHost) -> None:
-    assert service_by_hand.answers(BY)["why"] == "it has no release"
+    found = service_by_hand.answers(BY)
+    assert (found["why"], found["model"]) == ("it has no release", None)
 
 
 def fake_proc(tmp_path: Path, *processes: tuple[int, str, str, str]) -> Path:
@@ -185,6 +187,53 @@ def test_gpus_are_reset_only_with_nothing_on_them(
     assert gpu_reset.reset(wish)["reset"] == [0, 1]
     assert nvidia[0] == ["nvidia-smi", "--gpu-reset", "-i", "0,1"]
     assert whats()[-1] == "GPUs reset"
+
+
+def test_cards_are_counted_without_asking_one(tmp_path: Path) -> None:
+    for place in ("0000:41:00.0", "0000:01:00.0"):
+        (tmp_path / "driver/nvidia/gpus" / place).mkdir(parents=True)
+    assert gpu_reset.known_to_driver(tmp_path) == ["GPU 0: 0000:01:00.0", "GPU 1: 0000:41:00.0"]
+    assert gpu_reset.known_to_driver(tmp_path / "none") == []
+
+
+class KilledError(BaseException):
+    """As SIGKILL: nothing runs after it, also no `finally` of ours."""
+
+
+def test_what_a_killed_reset_has_stopped_is_started_by_the_next_start(
+    host: FakeHost, nvidia: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running(host)
+    service.drain({**BY, "reason": "x"})
+    service_by_hand.stop(STOP)
+    called: list[list[str]] = []
+    call = systemctl.call
+
+    def told(arguments: list[str], *more: Any) -> str:
+        if arguments[-1] not in gpu_reset.KEEPERS:
+            return call(arguments, *more)
+        called.append(arguments)
+        return ""
+
+    def killed(_proc: Path) -> list[dict[str, Any]]:
+        raise KilledError
+
+    monkeypatch.setattr(systemctl, "call", told)
+    monkeypatch.setattr(gpu_reset, "KEEPERS", ("llm-fans.service", "llm-persistence.service"))
+    runs = gpu_reset._runs
+    monkeypatch.setattr(gpu_reset, "_runs", lambda unit: unit in gpu_reset.KEEPERS or runs(unit))
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu_reset, "open_by", killed)
+        patch.setattr(gpu_reset, "start_stopped", list)
+        with pytest.raises(KilledError):
+            gpu_reset.reset({**BY, "gpus": [0]})
+    assert [one[0] for one in called] == ["stop", "stop"]
+    service_by_hand.start(BY)
+    assert called[2:] == [
+        ["start", "--no-block", "llm-persistence.service"],
+        ["start", "--no-block", "llm-fans.service"],
+    ]
+    assert gpu_reset.start_stopped() == []
 
 
 @pytest.mark.parametrize("gpus", [[], ["0"], "0", [True], None])

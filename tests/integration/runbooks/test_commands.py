@@ -39,7 +39,7 @@ def test_taken_out_told_to_hooks_and_put_in_only_when_it_answers(rollout_host: R
     assert not (rollout_host.root / "told-one").exists()
     said = run(rollout_host, "take-out", "gpu01", "--yes", "--why", "fan 3")
     assert said.returncode == 0, said.stdout + said.stderr
-    assert "DOWNTIME: these are all engine hosts" in said.stdout
+    assert "DOWNTIME: no other host serves" in said.stdout
     assert (flag(rollout_host) or {})["reason"] == "fan 3"
     told = json.loads((rollout_host.root / "told-two").read_text())
     assert (told["kind"], told["runbook"], told["hosts"], told["code"]) == (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pyinfra_deploy import audit_commands, cli
+from pyinfra_deploy.keys import audit_heads
 from pyinfra_deploy.model import verify
 from pyinfra_deploy.operations import verify_steps
 from pyinfra_deploy.settings.problems import SettingsError
@@ -176,7 +177,7 @@ def test_a_log_that_is_not_whole_never_replaces_what_was_seen(
 def test_heads_that_cannot_be_read_stop_it(tmp_path: Path, text: str) -> None:
     (tmp_path / "audit.json").write_text(text)
     with pytest.raises(SettingsError, match="restore it"):
-        audit_commands.read_heads(tmp_path / "audit.json")
+        audit_heads.read_heads(tmp_path / "audit.json")
 
 
 def test_events_are_told_in_a_line_each(

@@ -35,6 +35,16 @@ def test_each_value_that_differs_is_a_line() -> None:
     ]
 
 
+def test_another_lock_with_the_same_vllm_is_told() -> None:
+    kept = {"vllm": "0.33.0", "model": "/m/a", "runtime": "/srv/llm/runtimes/vllm-0.33.0-aaaa"}
+    live = {**LIVE, "releases": {"r1": kept}}
+    after = {"vllm": "0.33.0", "model": "/m/a", "runtime": "/srv/llm/runtimes/vllm-0.33.0-bbbb"}
+    assert release_differences(live, after) == [
+        "runtime (packages, Python): vllm-0.33.0-aaaa -> vllm-0.33.0-bbbb"
+    ]
+    assert release_differences(live, {**after, "runtime": kept["runtime"]}) == []
+
+
 def test_another_model_is_one_line() -> None:
     after = {**AFTER, "model": "/m/b", "vllm": "0.32.0"}
     assert release_differences(LIVE, after)[:2] == ["model: /m/a -> /m/b", (

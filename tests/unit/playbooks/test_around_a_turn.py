@@ -138,7 +138,7 @@ def test_around_a_deploy(
     ends: int,
     order: list[str],
 ) -> None:
-    def run_pyinfra(_fleet: Fleet, hosts: Sequence[str]) -> int:
+    def run_pyinfra(_fleet: Fleet, hosts: Sequence[str], _on_line: Any) -> int:
         there.order.append(f"pyinfra {','.join(hosts)}")
         return code
 

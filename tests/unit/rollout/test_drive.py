@@ -26,6 +26,8 @@ from pyinfra_deploy.rollout.pyinfra_hosts import HELD, PyinfraHosts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pyinfra_deploy.rollout.serving import Serving
+
 FOUR = ("a", "b", "c", "d")
 DOCS = Path(__file__).resolve().parents[3] / "docs/rollout.md"
 
@@ -75,6 +77,9 @@ class FakeHosts:
         return {
             host: Outcome(host, kind, reason="the hub is gone") for host, kind in self.early.items()
         }
+
+    def look(self, before: Serving, waiting: tuple[str, ...]) -> Serving:
+        return before
 
     def switch(self, hosts: tuple[str, ...]) -> dict[str, Outcome]:
         self.turns.append(hosts)

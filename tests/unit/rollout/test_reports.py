@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pyinfra_deploy.rollout import record
+from pyinfra_deploy.rollout.console import Console
 from pyinfra_deploy.rollout.masking import MASKED, mask, masked
 from pyinfra_deploy.rollout.outcome import Outcome
-from pyinfra_deploy.rollout.policy import Kind, Options
+from pyinfra_deploy.rollout.policy import Course, Kind, Options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,8 +112,79 @@ def test_nothing_secret_is_kept(kept: record.Record) -> None:
         assert path.stat().st_mode & 0o077 == 0
 
 
-def test_masking_leaves_ordinary_lines() -> None:
-    line = "max-model-len: 1024, 4096 tokens, key 7 of 9, http://mirror/x: token limit reached"
+@pytest.mark.parametrize(
+    "line",
+    [
+        'password: "correct horse hunter22"',
+        "--hub-token 'correct hunter22' --next",
+        '{\\"secret\\": \\"correct hunter22\\"}',
+        'api_key = "it was cut after hunter22',
+        'password="with \\" a quote hunter22"',
+        "Authorization: Basic dXNlcjpodW50ZXIyMg==",
+        "curl: sent Basic dXNlcjpodW50ZXIyMg==",
+        '"Authorization": "Token hunter22"',
+        "passphrase: hunter22",
+        "key_passphrase='a hunter22'",
+        "AKIAIOSFODNN7EXAMPLE",
+        "glpat-aB3dE5fG7hI9jK1l",
+        "ghp_aB3dE5fG7hI9jK1laB3dE5fG7hI9jK1l",
+        "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG",
+        "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj",
+    ],
+)
+def test_masking(line: str) -> None:
+    secrets = (
+        "hunter22", "aHVudGVyMjI", "odW50ZXIyMg", "IOSFODNN7", "aB3dE5fG7", "wJalrXUtnFEMI",
+        "VJTUt9Us8cKj",
+    )  # fmt: skip
+    assert any(secret in line for secret in secrets)
+    assert [secret for secret in secrets if secret in mask(line)] == []
+
+
+def test_long_lines_are_masked_soon() -> None:
+    """Without a bound, dots alone took minutes."""
+    began = time.process_time()
+    for line in ("a." * 10_000, "A1b" * 7_000):
+        mask(line)
+    assert time.process_time() - began < 20
+
+
+KEY = (
+    "-----BEGIN RSA PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED", "c2hvcnQgbGFzdCBsaW5l",
+    "-----END RSA PRIVATE KEY-----",
+)  # fmt: skip
+
+
+def test_a_private_key_that_goes_over_lines_is_masked_to_its_end(
+    kept: record.Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = Console(kept, Course(("gpu01",), Options()))
+    for line in ("before it", *KEY, "after it"):
+        console.line(line)
+    console.say(f"Bearer {SECRETS[3]}")
+    kept.write()
+    for said in (capsys.readouterr().out, kept.path.read_text(), kept.page_path.read_text()):
+        assert [secret for secret in (KEY[2], SECRETS[3]) if secret in said] == []
+        assert "before it" in said
+        assert "after it" in said
+
+
+def test_a_key_that_was_cut_does_not_take_the_rest_of_a_log() -> None:
+    lines = masked([KEY[0], *["x"] * 400])
+    assert lines[200] == MASKED
+    assert lines[202] == "x"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "max-model-len: 1024, 4096 tokens, key 7 of 9, http://mirror/x: token limit reached",
+        "Basic Authentication is off, basic functions work",
+        f"--hash=sha256:{'0123456789abcdef' * 4}",
+        "/srv/llm/runtimes/vllm0330cu130py312/lib/python3/site/packages/torch/nn/Modules7",
+    ],
+)
+def test_masking_leaves_ordinary_lines(line: str) -> None:
     assert mask(line) == line
     assert masked({"a": ["x", 1, None]}) == {"a": ["x", 1, None]}
 

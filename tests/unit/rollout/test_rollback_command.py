@@ -12,7 +12,7 @@ from pyinfra_deploy import cli, rollback_commands
 from pyinfra_deploy.plan_commands import Read
 from pyinfra_deploy.rollout import asking
 from pyinfra_deploy.rollout.asking import Answers
-from pyinfra_deploy.rollout.policy import Code, Course, Kind, Options
+from pyinfra_deploy.rollout.policy import Code, Kind, Options
 from pyinfra_deploy.settings.fleet import load_fleet
 from tests.unit.rollout.test_rollbacks import kept
 
@@ -49,8 +49,10 @@ class World:
         return Code.DONE
 
     def ask(self, _fleet: Any, command: str, requests: Any) -> Answers:
-        self.asked.append((command, requests))
         answers = Answers()
+        if command == "service answers":
+            return answers
+        self.asked.append((command, requests))
         answers["gpu01"] = {"changed": True, "hold": {"kept": "old1"}}
         answers.lost["gpu02"] = "the host was not reached"
         return answers
@@ -164,7 +166,10 @@ def test_an_interrupted_one_goes_on_with_what_it_was_for(world: World) -> None:
     assert rollback_commands.resume(fleet, document, seen, yes=True) == Code.DONE
     (driven,) = world.driven
     # gpu02 serves it, and was killed before its hold was written.
-    assert driven["course"] == Course(("gpu01", "gpu02"), Options(), {"gpu01": Kind.LIVE}, agreed=1)
+    course = driven["course"]
+    assert (course.hosts, course.options, course.outcomes, course.agreed) == (
+        ("gpu01", "gpu02"), Options(), {"gpu01": Kind.LIVE}, 1,
+    )  # fmt: skip
     assert driven["targets"]["gpu02"]["switch"] is False
 
 

@@ -32,13 +32,15 @@ NEW = {"engine": {"args": {"max-model-len": 8192}}}
 
 
 class World:
-    """changed: hosts that have another release now than the settings ask for."""
+    """changed: hosts that have another release now than the settings ask for. silent: those whose
+    engine does not answer."""
 
     def __init__(self) -> None:
         self.changed = {"gpu01", "gpu02"}
         self.refused: set[str] = set()
         self.stopped: set[str] = set()
         self.taken_back: set[str] = set()
+        self.silent: set[str] = set()
         self.not_read: list[str] = []
         self.driven: list[tuple[Any, ...]] = []
         self.status = Answers()
@@ -67,6 +69,13 @@ class World:
     def release(self, host: str = "gpu01") -> str | None:
         return rollout_plan.release_of(self.foreseen(host))
 
+    def ask(self, _fleet: Any, command: str, requests: Any) -> Answers:
+        assert command == "service answers"
+        answers = Answers()
+        for host in requests:
+            answers[host] = {"answers": host not in self.silent, "drain": None, "model": "qwen"}
+        return answers
+
     def drive(self, hosts: Any, console: Any, document: Any, generations: Any) -> Code:
         self.driven.append((hosts, console.course, document, generations))
         return Code.DONE
@@ -79,6 +88,7 @@ def world(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> World:
     for module in (rollout_commands, resuming, plan_commands):
         monkeypatch.setattr(module, "read_hosts", found.read)
     monkeypatch.setattr(rollout_plan, "drive", found.drive)
+    monkeypatch.setattr(asking, "ask", found.ask)
     monkeypatch.setattr(resuming, "status_of_all", lambda _fleet: found.status)
     return found
 
@@ -160,11 +170,18 @@ def test_only_what_changes_goes_and_dry_is_the_plan(
     assert world.driven == []
 
 
-def test_all_engine_hosts_at_once_is_a_downtime(
+def test_no_group_has_all_that_serve_a_model_and_the_last_of_one_is_a_downtime(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--dry", "--canary", "2") == Code.DONE
-    assert "DOWNTIME: gpu01, gpu02 are all engine hosts" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "canary: gpu01\n    group 2: gpu02" in said
+    assert "DOWNTIME" not in said
+    world.silent = {"gpu02"}
+    assert run("--dry") == Code.DONE
+    assert "DOWNTIME: gpu01 is the only host that serves qwen (gpu02 does not" in (
+        capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("why", ["refused", "not read"])

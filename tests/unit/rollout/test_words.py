@@ -12,6 +12,7 @@ from pyinfra_deploy.planning import host_plan
 from pyinfra_deploy.rollout.asking import Answers
 from pyinfra_deploy.rollout.child import Ran
 from pyinfra_deploy.rollout.foresee import alike, differences_of, downtime, group_lines
+from pyinfra_deploy.rollout.serving import Serving
 from tests.unit.planning import worlds
 
 SETTINGS = worlds.settings_with({"engine": {"drain_seconds": 90}, "rollout": {"soak_seconds": 20}})
@@ -19,39 +20,49 @@ SETTINGS = worlds.settings_with({"engine": {"drain_seconds": 90}, "rollout": {"s
 
 def test_a_single_host_is_down_and_for_how_long_is_told() -> None:
     engine = {"golive": {"start_seconds": 412.4}}
-    (line,) = downtime([["gpu01"]], ["gpu01"], {"gpu01": (SETTINGS, engine)})
+    serving = Serving(now={"gpu01": "qwen"}, coming={"gpu01": "qwen"})
+    (line,) = downtime([["gpu01"]], serving, {"gpu01": (SETTINGS, engine)})
     assert line == (
-        "DOWNTIME: gpu01 is the only engine host: new requests are answered 503 with Retry-After "
-        "during draining (at most 90 s), the start of the engine (the last one took 412 s) and the "
-        "soak (20 s)"
+        "DOWNTIME: gpu01 is the only host that serves qwen: new requests are answered 503 with "
+        "Retry-After during draining (at most 90 s), the start of the engine (the last one took "
+        "412 s) and the soak (20 s)"
     )
 
 
-def test_all_at_once_are_down_together() -> None:
+def test_a_host_that_is_drained_does_not_stand_in_for_another() -> None:
     none = worlds.settings_with({"rollout": {"soak_seconds": 0}})
-    switched: dict[str, Any] = {"a": (none, {}), "b": (none, {})}
-    (line,) = downtime([["a", "b"]], ["a", "b"], switched)
-    assert "a, b are all engine hosts, and go at once" in line
+    serving = Serving(
+        now={"a": "qwen", "b": "qwen", "c": "bge"}, coming={"a": "qwen"}, out=frozenset({"b"})
+    )
+    (line,) = downtime([["a"]], serving, {"a": (none, {})})
+    assert "a is the only host that serves qwen (b does not: drained, down or not reached)" in line
     assert line.endswith(
         "draining (at most 120 s) and the start of the engine (as long as it takes)"
     )
 
 
 @pytest.mark.parametrize(
-    ("groups", "engines", "switched"),
+    ("groups", "now", "coming", "switched"),
     [
-        ([["a"], ["b"]], ["a", "b"], {"a": (SETTINGS, {})}),
-        ([["a"]], ["a"], {}),
-        ([["web"]], [], {}),
+        ([["a"], ["b"]], {"a": "m", "b": "m"}, {"a": "m"}, {"a": (SETTINGS, {})}),
+        ([["a"]], {"a": "m"}, {}, {}),
+        ([["web"]], {}, {}, {}),
+        # The old name is given up: the new one is served by the first host then.
+        ([["a"], ["b"]], {"a": "m", "b": "m"}, {"a": "n", "b": "n"},
+         {"a": (SETTINGS, {}), "b": (SETTINGS, {})}),
     ],
-)
+)  # fmt: skip
 def test_where_another_serves_or_nothing_did_there_is_no_downtime(
-    groups: Any, engines: Any, switched: Any
+    groups: Any, now: Any, coming: Any, switched: Any
 ) -> None:
-    assert downtime(groups, engines, switched) == []
+    assert downtime(groups, Serving(now=now, coming=coming), switched) == []
 
 
 def test_groups_and_hosts_alike() -> None:
+    models = {"a": "qwen", "b": "bge", "c": "qwen"}
+    assert list(group_lines([["a"], ["b"], ["c"]], canary=True, coming=models)) == [
+        "canary of qwen: a", "canary of bge: b", "group 3: c",
+    ]  # fmt: skip
     assert list(group_lines([["a"], ["b", "c"]], canary=True)) == ["canary: a", "group 2: b, c"]
     assert list(group_lines([["a"]], canary=False)) == ["group 1: a"]
     assert alike({"a": ["x"], "b": ["y"], "c": ["x"]}) == [(["a", "c"], ("x",)), (["b"], ("y",))]

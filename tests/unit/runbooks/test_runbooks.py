@@ -225,8 +225,42 @@ def test_a_host_that_an_operator_drained_stays_drained(there: World) -> None:
 def test_the_last_host_that_serves_is_not_taken_out_unasked(there: World) -> None:
     there.other.active = "failed"
     assert there.run("take-out") == 1
-    assert "none of gpu02 answers and takes requests" in there.doors.text
+    assert "none of gpu02 answers for Qwen/Qwen3-32B and takes requests" in there.doors.text
     assert there.run("take-out", alone="yes") == 0
+
+
+def test_a_host_of_another_model_does_not_stand_in(there: World) -> None:
+    there.repository.write("host_vars/gpu02.yml", "model: {id: BAAI/bge-m3}\n")
+    assert there.run("take-out") == 0
+    assert "DOWNTIME: no other host serves Qwen/Qwen3-32B" in there.doors.text
+    assert there.run("put-in") == 0
+
+
+def test_one_that_is_not_reached_serves_nobody(there: World) -> None:
+    there.other.unreachable = True
+    assert there.run("take-out") == 1
+    assert "none of gpu02 answers for" in there.doors.text
+
+
+def test_drivers_go_one_by_one_and_the_others_stand_in(there: World) -> None:
+    prepared(there, "upgrade-driver", there.repository.root)
+    assert there.run("upgrade-driver", "gpu01", "gpu02") == 0
+    assert "DOWNTIME" not in there.doors.text
+
+
+def test_a_driver_is_not_installed_where_the_others_have_died_meanwhile(there: World) -> None:
+    prepared(there, "upgrade-driver", there.repository.root)
+    fleet = there.doors.fleet
+
+    def dies(words: Any) -> tuple[int, str]:
+        if words[0] == "status":
+            there.one.active = "failed"
+        return fleet(words)
+
+    there.doors.fleet = dies  # type: ignore[method-assign]
+    assert there.run("upgrade-driver", "gpu01", "gpu02") == 3
+    assert "FAILED: gpu02: none of gpu01 answers for" in there.doors.text
+    assert "fleet deploy prod --limit gpu02 --yes" not in there.doors.did
 
 
 def test_an_engine_that_does_not_come_back_stays_drained(there: World) -> None:
@@ -260,6 +294,55 @@ def test_a_driver_that_the_settings_do_not_ask_for_is_refused(there: World) -> N
 def test_a_host_that_has_a_release_is_not_added(there: World) -> None:
     assert there.run("add-host") == 1
     assert "gpu01 has release r1 already" in there.doors.text
+
+
+def test_the_log_of_a_replaced_machine_begins_anew(there: World) -> None:
+    there.one.release = None
+    heads = {"gpu01": {"events": 9, "head": "a" * 64, "when": "x"},
+             "gpu02": {"events": 3, "head": "b" * 64, "when": "x"}}  # fmt: skip
+    path = there.repository.write(
+        "inventories/prod/audit.json", json.dumps({"schema": 1, "hosts": heads})
+    )
+    assert there.run("replace-host", dry=True) == 0
+    assert set(json.loads(path.read_text())["hosts"]) == {"gpu01", "gpu02"}
+    assert there.run("replace-host") == 0
+    assert json.loads(path.read_text())["hosts"] == {"gpu02": heads["gpu02"]}
+    assert "had 9 events, head aaaaaaaaaaaa" in there.doors.text
+
+
+TWO_TIERS = """\
+all:
+  children:
+    prod: {vars: {ansible_group_priority: 10}, hosts: {gpu01: , gpu02: }}
+    gpu: {hosts: {gpu01: }}
+    gateway: {hosts: {gpu02: }}
+"""
+
+
+def test_certificates_between_hosts_are_rotated_and_the_lock_is_held(
+    there: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there.repository.write("inventories/prod/hosts.yml", TWO_TIERS)
+    there.repository.write("group_vars/prod.yml", f"{GOOD}  mode: full\n")
+    deploy, held = there.doors.deploy, []
+
+    def watched(hosts: Any, name: str) -> Any:
+        held.append(set(there.doors.leased))
+        return deploy(hosts, name)
+
+    monkeypatch.setattr(there.doors, "deploy", watched)
+    assert there.run("rotate-certificates", "gpu01", "gpu02") == 0, there.doors.text
+    assert there.doors.did[1:] == [
+        "deploy rotate_certificate.py gpu01", "deploy rotate_certificate.py gpu02",
+    ]  # fmt: skip
+    assert held == [{"gpu01", "gpu02"}] * 2
+
+
+def test_a_host_without_a_certificate_of_ours_has_none_to_rotate(there: World) -> None:
+    hosts = TWO_TIERS.replace("gateway: {hosts: {gpu02: }}", "gateway: {hosts: {}}")
+    there.repository.write("inventories/prod/hosts.yml", hosts)
+    assert there.run("rotate-certificates", "gpu01") == 1
+    assert "gpu01 has no certificate of the inventory's CA" in there.doors.text
 
 
 def test_a_key_is_revoked_only_when_it_is_said(there: World, tmp_path: Path) -> None:
