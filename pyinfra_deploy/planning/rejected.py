@@ -25,7 +25,7 @@ def rejected_findings(
     if not isinstance(entry, dict) or seen.get("current") == wanted:
         return
     yield Finding(
-        ID,
+        "engine.rejected",
         "warn",
         host,
         f"engine {engine}",

@@ -151,7 +151,7 @@ def test_what_a_rollout_took_back_is_refused_by_a_deploy_and_told_to_a_rollout(
     snapshot["engines"]["main"]["rejected"] = {identity(NEW): entry, identity(OLD): entry}
     plan = plan_of(snapshot)
     assert plan.refused == ()
-    (said,) = [one for one in plan.findings if one.id == rejected.ID]
+    (said,) = [one for one in plan.findings if one.id == rejected.ID == "engine.rejected"]
     for words in (identity(NEW), "2026-11-30T08:00:00Z: a golden prompt", "fleet rollout"):
         assert words in str(said)
     monkeypatch.setattr(session, "unusable_secrets", lambda *_: ())
