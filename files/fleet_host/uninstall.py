@@ -76,9 +76,11 @@ def manifest(*, models: bool) -> tuple[list[Path], list[str]]:
     etc, root = layout.etc_root(), layout.llm_root()
     found = [
         *sorted(_systemd().glob("*.wants/llm-*")),
-        *sorted(_systemd().glob("llm-*.service")),
-        *sorted(_systemd().glob("llm-*.timer")),
-        *sorted(_systemd().glob("llm-*.service.d")),
+        *sorted(
+            path
+            for path in _systemd().glob("llm-*")
+            if path.name.endswith((".service", ".socket", ".timer", ".service.d"))
+        ),
     ]
     nginx, kept = _nginx_files()
     found += nginx
@@ -88,6 +90,7 @@ def manifest(*, models: bool) -> tuple[list[Path], list[str]]:
         etc / "apt/apt.conf.d/52llm-driver-hold",
         *sorted((etc / "sysctl.d").glob("*llm-map-count.conf")),
         etc / "llm",
+        etc / "llm-gateway",
         layout.run_root() / "llm",
         *sorted(layout.run_root().glob("llm-*")),
         *sorted(layout.state_root().glob("llm-*")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +14,6 @@ from fleet_host.errors import HostError
 from tests.fakes.engine_host import put_program
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.fakes.engine_host import FakeHost
 
 SYSTEMCTL = r"""
@@ -24,6 +23,9 @@ case "$*" in
 *" show "*) echo "ActiveState=$(cat "$FAKE_UNIT/state" 2>/dev/null || echo inactive)" ;;
 esac
 """
+
+# Every unit that a deploy may have put there.
+UNITS = Path(__file__).resolve().parents[3] / "templates" / "units"
 
 
 def write(path: Path, text: str = "x") -> Path:
@@ -48,14 +50,14 @@ def ours(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     events.record("deployed", "ada")
     return [
         nginx,
-        write(etc / "systemd/system/llm-engine@.service"),
-        write(etc / "systemd/system/llm-verify.timer"),
+        *(write(etc / "systemd/system" / template.stem) for template in UNITS.glob("*.j2")),
         write(etc / "systemd/system/multi-user.target.wants/llm-engine@main.service"),
         write(etc / "systemd/system/llm-engine@main.service.d/gpus.conf"),
         write(etc / "sysusers.d/llm-fleet.conf"),
         write(etc / "tmpfiles.d/llm-fleet.conf"),
         write(etc / "sysctl.d/99-llm-map-count.conf"),
         write(etc / "llm/tls/server.key"),
+        write(etc / "llm-gateway/mtls/host.key"),
         write(host.root / "run/llm/drain/main"),
         write(host.root / "state/llm-golive/main/result.json"),
         write(host.root / "cache/llm-engine/main/x"),

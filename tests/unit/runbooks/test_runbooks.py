@@ -12,47 +12,14 @@ import pytest
 from pyinfra_deploy.operations.run import own_run
 from pyinfra_deploy.runbook_commands import hosts_for
 from pyinfra_deploy.runbooks import registry
-from pyinfra_deploy.runbooks.book import Scene, run
 from pyinfra_deploy.settings.fleet import load_fleet
 from tests.fakes.repository import GOOD
-from tests.fakes.runbook_doors import FakeDoors, HostState
+from tests.unit.runbooks.world import KEYS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fakes.repository import Repository
-
-KEYS = json.dumps({"keys": [{"id": "k1", "name": "chat"}]})
-ROTATED = json.dumps({"keys": [{"id": "k1", "name": "chat"}, {"id": "k2", "name": "chat-2"}]})
-
-
-class World:
-    def __init__(self, repository: Repository) -> None:
-        self.repository = repository
-        self.doors = FakeDoors({"gpu01": HostState(), "gpu02": HostState()})
-        self.one, self.other = self.doors.hosts.values()
-
-    def run(
-        self, name: str, /, *hosts: str, dry: bool = False, yes: bool = True,
-        options: dict[str, str] | None = None, **more: str,
-    ) -> int:  # fmt: skip
-        clock = [0.0]
-
-        def sleep(seconds: float) -> None:
-            clock[0] += seconds
-
-        scene = Scene(
-            load_fleet("prod", self.repository.root), list(hosts or ("gpu01",)),
-            {**(options or {}), **more},
-            "ada@desk", self.doors, {"run": "run-1"}, "fan 3", yes,
-            sleep=sleep, clock=lambda: clock[0],
-        )  # fmt: skip
-        return run(registry.runbook(name), scene, dry=dry)
-
-
-@pytest.fixture
-def there(repository: Repository) -> World:
-    return World(repository)
+    from tests.unit.runbooks.world import World
 
 
 GPU = ["drain gpu01", "stop gpu01", "reset gpu01 [3]", "start gpu01", "undrain gpu01"]
@@ -308,73 +275,6 @@ def test_the_log_of_a_replaced_machine_begins_anew(there: World) -> None:
     assert there.run("replace-host") == 0
     assert json.loads(path.read_text())["hosts"] == {"gpu02": heads["gpu02"]}
     assert "had 9 events, head aaaaaaaaaaaa" in there.doors.text
-
-
-TWO_TIERS = """\
-all:
-  children:
-    prod: {vars: {ansible_group_priority: 10}, hosts: {gpu01: , gpu02: }}
-    gpu: {hosts: {gpu01: }}
-    gateway: {hosts: {gpu02: }}
-"""
-
-
-def test_certificates_between_hosts_are_rotated_and_the_lock_is_held(
-    there: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there.repository.write("inventories/prod/hosts.yml", TWO_TIERS)
-    there.repository.write("group_vars/prod.yml", f"{GOOD}  mode: full\n")
-    deploy, held = there.doors.deploy, []
-
-    def watched(hosts: Any, name: str) -> Any:
-        held.append(set(there.doors.leased))
-        return deploy(hosts, name)
-
-    monkeypatch.setattr(there.doors, "deploy", watched)
-    assert there.run("rotate-certificates", "gpu01", "gpu02") == 0, there.doors.text
-    assert there.doors.did[1:] == [
-        "deploy rotate_certificate.py gpu01", "deploy rotate_certificate.py gpu02",
-    ]  # fmt: skip
-    assert held == [{"gpu01", "gpu02"}] * 2
-
-
-def test_a_host_without_a_certificate_of_ours_has_none_to_rotate(there: World) -> None:
-    hosts = TWO_TIERS.replace("gateway: {hosts: {gpu02: }}", "gateway: {hosts: {}}")
-    there.repository.write("inventories/prod/hosts.yml", hosts)
-    assert there.run("rotate-certificates", "gpu01") == 1
-    assert "gpu01 has no certificate of the inventory's CA" in there.doors.text
-
-
-def test_a_key_is_revoked_only_when_it_is_said(there: World, tmp_path: Path) -> None:
-    there.doors.printed["keys list"] = ROTATED
-    assert there.run("rotate-keys", key="chat", name="chat-2") == 0
-    assert there.doors.did == []
-    assert "chat still works" in there.doors.text
-    assert there.run("rotate-keys", key="chat", name="chat-2", yes=False) == 3
-    assert there.doors.did == ["fleet keys revoke prod k1"]
-    assert "chat is still in keys.json" in there.doors.text
-
-
-def test_a_key_file_is_never_overwritten(there: World, tmp_path: Path) -> None:
-    there.doors.printed["keys list"] = KEYS
-    (tmp_path / "key").write_text("x")
-    assert there.run("rotate-keys", key="chat", out=str(tmp_path / "key")) == 1
-    assert there.doors.did == []
-
-
-def test_a_certificate_that_is_not_made_stops_at_its_host(there: World) -> None:
-    there.doors.deploy_code = 1
-    assert there.run("rotate-certificates", "gpu01", "gpu02") == 3
-    assert there.doors.did == ["fleet ca show prod", "deploy rotate_certificate.py gpu01"]
-    assert "  | the last words" in there.doors.text
-
-
-def test_a_certificate_that_clients_do_not_take_is_told(there: World) -> None:
-    there.one.dies = True
-    assert there.run("rotate-certificates") == 3
-    assert "FAILED: gpu01: a client was refused" in there.doors.text
-    there.one.drained_by = "bob"
-    assert there.run("rotate-certificates") == 0
 
 
 def test_a_bundle_is_masked_and_its_owners(there: World, tmp_path: Path) -> None:
