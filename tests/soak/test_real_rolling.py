@@ -19,6 +19,7 @@ from tests.hosts import rollouts
 from tests.hosts.lab_session import DEBIAN12, DEBIAN13, LANE, another, shell, wait_for
 from tests.hosts.rollouts import release_of
 from tests.hosts.service import Asking, Streaming
+from tests.hosts.standin_inventory import python_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +55,11 @@ def write(checkout: Checkout, engine: dict[str, Any], gates: dict[str, Any] = GA
     checkout.base["rollout"] = gates
     checkout.write(
         *ENGINES, DEBIAN13, members=MEMBERS, runtime=RUNTIME, engine={**ENGINE, **engine},
-        host_variables=dict.fromkeys(ENGINES, ACCEPTED),
+        host_variables={
+            **dict.fromkeys(ENGINES, ACCEPTED),
+            # It has no engine; the lock of the others is not for its Python.
+            DEBIAN13: {"runtime": {**checkout.base["runtime"], "python": python_of(DEBIAN13)}},
+        },
     )  # fmt: skip
 
 
@@ -68,7 +73,6 @@ def service(steady: Checkout) -> Iterator[Service]:
         for name in MORE:
             stack.enter_context(another(Host(name, "bookworm", ("lab",))))
         write(steady, engine(1))
-        # Accepted for releases to come: this one has no such finding.
         steady.deploy().done()
         yield replace(steady.service(DEBIAN13), model=MODEL)
     del steady.base["rollout"]
