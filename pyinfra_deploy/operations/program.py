@@ -14,7 +14,7 @@ from pyinfra import logger
 from pyinfra.api import StringCommand
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
 
-from pyinfra_deploy.operations import install
+from pyinfra_deploy.operations import dead_connection, install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,6 +120,7 @@ def call(
     if not host.connected:
         # After a reconnect that failed; pyinfra's connector would break with an AttributeError.
         raise ConnectionLost("the host does not answer")
+    dead_connection.be_noticed(host)
     try:
         ok, output = host.run_shell_command(
             line,

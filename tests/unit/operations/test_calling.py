@@ -154,6 +154,9 @@ def test_no_connection_is_left_open_by_reconnecting(
         def close(self) -> None:
             closed.append(self.number)
 
+        def get_transport(self) -> None:
+            return None
+
     host = world.host()
     connector: Any = host.connector
     connector.client = Client(0)
