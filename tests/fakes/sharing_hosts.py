@@ -67,7 +67,7 @@ class Job:
 
     process: subprocess.Popen[str]
 
-    def ended(self, seconds: float = 60) -> dict[str, Any]:
+    def ended(self, seconds: float = 180) -> dict[str, Any]:
         out, log = self.process.communicate(timeout=seconds)
         lines = out.splitlines()
         assert len(lines) == 2, log

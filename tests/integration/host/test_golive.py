@@ -255,7 +255,7 @@ def test_a_release_serves_also_when_nothing_of_its_memory_can_be_kept(host: Fake
     assert host.linked("current") == "r1"
 
 
-def wait_for(condition: Any, seconds: float = 10.0) -> None:
+def wait_for(condition: Any, seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -161,9 +161,9 @@ def test_where_no_gpus_were_planned_those_that_are_seen_are_tried(proof_host: Pr
 
 def test_a_hang_ends_with_the_step_that_hangs(proof_host: ProofHost) -> None:
     stage(proof_host, "r1", {**GOOD, "import": {"vllm": "hang"}})
-    error = refused(proof_host, "r1", timeout_seconds=1.5)
+    error = refused(proof_host, "r1", timeout_seconds=6)
     assert "hangs in 'import vllm'" in error.what
-    assert "1.5 s" in error.why
+    assert "6 s" in error.why
     assert "proof: import vllm" in error.detail
     pid = int((proof_host.unit / "proof-pid").read_text())
     with pytest.raises(ProcessLookupError):

@@ -50,7 +50,7 @@ def test_the_files_on_their_way_are_in_the_status(world: PullWorld) -> None:
     world.client_does("hang", path=SECOND, times=1)
     progress = WatchedProgress()
     with pytest.raises(HostError):
-        pull.run(world.spec(stall_timeout_seconds=2), progress)
+        pull.run(world.spec(stall_timeout_seconds=6), progress)
     total = len(world.hub.files[SECOND])
     assert progress.seen[-1] == {"path": SECOND, "done": total // 2, "total": total}
     assert "files" not in progress.as_dict()

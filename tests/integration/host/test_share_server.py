@@ -24,8 +24,8 @@ from tests.fakes.sharing_hosts import (
 def test_nobody_listens_once_all_have_it(sharing_hosts: SharingHosts) -> None:
     first, second, _ = sharing_hosts.hosts
     first.publish()
-    first.open(pulling=False, idle_seconds=8.0)
-    second.open(idle_seconds=8.0)
+    first.open(pulling=False, idle_seconds=15.0)
+    second.open(idle_seconds=15.0)
     second.pull(endpoint=NO_HUB).result()
     for host in (first, second):
         assert host.server is not None
