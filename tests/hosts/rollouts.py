@@ -27,7 +27,7 @@ GATES: dict[str, Any] = {
     "answer_seconds": 5,
     "soak_seconds": 4,
 }
-PATIENCE_SECONDS = 900
+PATIENCE_SECONDS = 3600
 
 
 @dataclass(frozen=True)
