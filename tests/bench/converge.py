@@ -23,17 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 from lab import hosts, lifecycle
 from lab.hub import daemon
-from lab.hub.places import hub_directory, wheels_directory
+from lab.hub.places import hub_directory
 from lab.layout import current_layout
-from lab.models.catalogue import make_missing
-from lab.plan import Host
 from pyinfra_deploy.deploys.artefacts import artefacts_for
 from pyinfra_deploy.operations import packing
 from pyinfra_deploy.planning import gateway_plan, host_files, wanted
 from pyinfra_deploy.settings import load_fleet
+from tests.bench import lab_hosts
 from tests.hosts import lab_session, pyinfra_run
 from tests.hosts.standin_inventory import NAME, Checkout
-from tests.standin import wheel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,14 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def converged(directory: Path) -> Checkout:
     """Ten hosts that the deploy has brought to where nothing is left to do."""
-    wanted_hosts = [Host(name, "bookworm", ("lab",)) for name in NAMES]
-    with hosts.exclusive_as_root("up", install=True):
-        for host in lifecycle.bring_up(lifecycle.open_lab(current_layout()), wanted_hosts):
-            hosts.wait_ssh(host.name)
-    hub = hub_directory()
-    make_missing(hub, print)
-    wheel.publish(wheels_directory(hub))
-    daemon.start(hub, daemon.DEFAULT_ADDRESS)
+    lab_hosts.bring_up(NAMES)
     checkout = Checkout(directory)
     checkout.write(*NAMES)
     checkout.deploy().done()

@@ -20,19 +20,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lab import hosts, lifecycle
-from lab.hub import control, daemon, store
+from lab import hosts
+from lab.hub import control, store
 from lab.hub.faults import Fault
-from lab.hub.places import hub_directory, models_directory, wheels_directory
-from lab.layout import current_layout
-from lab.models.catalogue import make_missing
-from lab.plan import Host, address_of
+from lab.hub.places import hub_directory, models_directory
+from lab.plan import address_of
 from pyinfra_deploy.planning.model_files import content_digest
+from tests.bench import lab_hosts
 from tests.bench.converge import put_back
 from tests.hosts import pyinfra_run
 from tests.hosts.lab_session import FIRST_MODEL, shell
 from tests.hosts.standin_inventory import NAME, SETTINGS, Checkout
-from tests.standin import wheel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,14 +73,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def prepared(directory: Path) -> None:
     """Four hosts with everything that a locked model's deploy puts there."""
-    wanted_hosts = [Host(name, "bookworm", ("lab",)) for name in NAMES]
-    with hosts.exclusive_as_root("up", install=True):
-        for host in lifecycle.bring_up(lifecycle.open_lab(current_layout()), wanted_hosts):
-            hosts.wait_ssh(host.name)
-    hub = hub_directory()
-    make_missing(hub, print)
-    wheel.publish(wheels_directory(hub))
-    daemon.start(hub, daemon.DEFAULT_ADDRESS)
+    lab_hosts.bring_up(NAMES)
     checkout = Checkout(directory)
     model = {**SETTINGS["model"], "id": FIRST_MODEL, "lock": "models-shared/first.json"}
     checkout.write(*NAMES, host_variables={name: {"model": model} for name in NAMES})

@@ -21,17 +21,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lab import hosts, lifecycle
-from lab.hub import daemon
-from lab.hub.places import hub_directory, wheels_directory
-from lab.layout import current_layout
-from lab.models.catalogue import make_missing
-from lab.plan import Host
+from lab import hosts
 from pyinfra_deploy.rollout import record
+from tests.bench import lab_hosts
 from tests.bench.converge import NAMES, put_back
 from tests.hosts import rollouts
 from tests.hosts.standin_inventory import NAME, Checkout
-from tests.standin import wheel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,14 +98,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def deployed(directory: Path, names: Sequence[str]) -> Checkout:
-    wanted_hosts = [Host(name, "bookworm", ("lab",)) for name in names]
-    with hosts.exclusive_as_root("up", install=True):
-        for host in lifecycle.bring_up(lifecycle.open_lab(current_layout()), wanted_hosts):
-            hosts.wait_ssh(host.name)
-    hub = hub_directory()
-    make_missing(hub, print)
-    wheel.publish(wheels_directory(hub))
-    daemon.start(hub, daemon.DEFAULT_ADDRESS)
+    lab_hosts.bring_up(names)
     checkout = Checkout(directory)
     checkout.base["rollout"] = NO_GATES
     checkout.write(*names)

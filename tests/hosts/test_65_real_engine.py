@@ -24,6 +24,7 @@ from lab.plan import address_of
 from pyinfra_deploy.keys import keyfile
 from pyinfra_deploy.planning.engine_log import read_engine_log
 from pyinfra_deploy.settings import Secret, load_fleet
+from tests.clients.clients import Addressed
 from tests.hosts import host_state, pyinfra_run
 from tests.hosts.lab_session import REAL, shell
 from tests.hosts.pyinfra_run import BIN, REPOSITORY
@@ -49,19 +50,6 @@ def fleet() -> Fleet:
 @pytest.fixture(scope="module")
 def service(fleet: Fleet) -> Service:
     return real_service(fleet)
-
-
-class Addressed(httpx2.HTTPTransport):
-    """Sends requests for a name to an address, as DNS would; TLS still checks the name."""
-
-    def __init__(self, address: str, verify: ssl.SSLContext) -> None:
-        super().__init__(verify=verify)
-        self.address = address
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        request.extensions["sni_hostname"] = request.url.host
-        request.url = request.url.copy_with(host=self.address)
-        return super().handle_request(request)
 
 
 @contextlib.contextmanager
