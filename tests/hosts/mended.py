@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tests.hosts.standin_inventory import Checkout
 
 ROOT = Path("srv/llm")
-# What vLLM's own parser said of a release, once it has been asked.
-GATHERED = {"arguments.json", "help.txt"}
+# What comes after the release itself: what vLLM's own parser said of it, and its binding.
+GATHERED = {"arguments.json", "help.txt", "binding.env", "placement.conf"}
 
 
 def restore(checkout: Checkout, host: str) -> None:

@@ -229,6 +229,8 @@ def test_a_taken_port_is_told_although_reload_says_nothing(site: Site) -> None:
         port = taken.getsockname()[1]
         both = site.text("two") + site.text("x", port=port)
         error = refused(site, both)
+        # Nginx tries again for two seconds (ngx_open_listening_sockets), and may get it in between.
+        time.sleep(3)
     assert "bind()" in error.why
     assert f"127.0.0.1:{port}" in error.why
     assert Path(site.path).read_text() == site.text("one")
