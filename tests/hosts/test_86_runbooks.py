@@ -140,7 +140,7 @@ def test_certificates_are_rotated_under_streams(checkout: Checkout) -> None:
     digest = "sha256sum /etc/llm/tls/server.key /etc/llm/tls/server.crt"
     before = {host: shell(host, digest).split()[::2] for host in BOTH}
     with Streaming(checkout.service(DEBIAN12), 200) as streaming:
-        book(checkout, "rotate-certificates").ended(0, "rotate-certificates: done")
+        book(checkout, "rotate-certificates", NAME).ended(0, "rotate-certificates: done")
     assert [stream.error for stream in streaming.streams if not stream.finished] == []
     for host in BOTH:
         after = shell(host, digest).split()[::2]
