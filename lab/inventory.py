@@ -56,7 +56,10 @@ def render_known_hosts(hosts: list[Host], public_keys: dict[str, str]) -> str:
 
 
 def render_ssh_config(layout: Layout, hosts: list[Host]) -> str:
-    """For `ssh -F`: the hosts by name."""
+    """For `ssh -F`: the hosts by name.
+
+    Debian 12's ssh would agree on keys by sntrup761, which takes 0.1 s of CPU at either end.
+    """
     stanzas = [f"Host {host.name}\n  HostName {host.address}\n" for host in hosts]
     common = f"""\
 Host *
@@ -67,6 +70,7 @@ Host *
   GlobalKnownHostsFile none
   StrictHostKeyChecking yes
   BatchMode yes
+  KexAlgorithms curve25519-sha256
   ConnectTimeout 5
   ServerAliveInterval 5
   ServerAliveCountMax 3

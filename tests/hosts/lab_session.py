@@ -197,8 +197,14 @@ def put_directory(name: str, source: Path, target: str) -> None:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 180) -> None:
-    """Until the condition holds; AssertionError after `seconds`."""
+    """Until the condition holds; AssertionError after `seconds`.
+
+    Whoever asks over SSH keeps both ends busy, so there is a pause as long as the question.
+    """
     deadline = time.monotonic() + seconds
-    while not condition():
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
         assert time.monotonic() < deadline, f"waited {seconds} s in vain"
-        time.sleep(0.05)
+        time.sleep(max(0.05, time.monotonic() - began))

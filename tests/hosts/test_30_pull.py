@@ -163,7 +163,7 @@ def test_power_loss_during_the_pull(checkout: Checkout, hub_faults: Faults) -> N
     assert not (upper_of(DEBIAN12) / published(DEBIAN12)).exists()
     hosts.boot(DEBIAN12)
     cut_off = running.finish()
-    assert cut_off.failed == {DEBIAN12}
+    assert cut_off.failed == {DEBIAN12}, cut_off.log
     cut_off.said("connection lost", "model:", "again")
     control.clear_faults()
     checkout.deploy().done()
