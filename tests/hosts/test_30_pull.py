@@ -159,6 +159,8 @@ def test_power_loss_during_the_pull(checkout: Checkout, hub_faults: Faults) -> N
     hub_faults(on(DEBIAN12, Fault("slow", path=SHARD, value=40_000)))
     running = checkout.start()
     wait_for(lambda: any(path.stat().st_size for path in staged().glob(f"{SHARD}*")))
+    # A start whose answer was lost is asked again: that run would end well.
+    wait_for(lambda: running.said(f"[{DEBIAN12}] model: download"))
     hosts.kill(DEBIAN12)
     assert not (upper_of(DEBIAN12) / published(DEBIAN12)).exists()
     hosts.boot(DEBIAN12)
