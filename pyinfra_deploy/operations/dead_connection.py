@@ -21,7 +21,8 @@ SILENT_SECONDS = 30
 
 def be_noticed(host: Host) -> None:
     """Have the kernel end this host's connection after SILENT_SECONDS without an acknowledgement.
-    Nothing for a host that is not reached by a socket of ours (@local, a jump host)."""
+    Nothing for a host that is not reached by a socket of ours (@local, a jump host). OSError where
+    paramiko has closed it: the host came back and knew nothing of the connection."""
     client = getattr(host.connector, "client", None)
     transport = client.get_transport() if client is not None else None
     connection = getattr(transport, "sock", None)

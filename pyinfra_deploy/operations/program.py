@@ -120,8 +120,8 @@ def call(
     if not host.connected:
         # After a reconnect that failed; pyinfra's connector would break with an AttributeError.
         raise ConnectionLost("the host does not answer")
-    dead_connection.be_noticed(host)
     try:
+        dead_connection.be_noticed(host)
         ok, output = host.run_shell_command(
             line,
             print_output=False,

@@ -118,6 +118,7 @@ def test_ansible_reads_the_same_hosts_and_variables(tmp_path: Path) -> None:
             REPOSITORY / directory, tmp_path / directory, ignore=shutil.ignore_patterns("*.tmp")
         )
     shutil.copy(REPOSITORY / "ansible.cfg", tmp_path)
+    (tmp_path / "locks").symlink_to(REPOSITORY / "locks")
     fleet = load_fleet("lab", tmp_path)
     done = pyinfra_run.run(
         [str(BIN / "ansible-inventory"), "-i", "inventories/lab/hosts.yml", "--list"],

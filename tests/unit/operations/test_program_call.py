@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,17 @@ def call(host: FakeHost) -> dict[str, Any]:
 def test_a_connection_that_was_reset_is_lost(stdout: list[str]) -> None:
     with pytest.raises(program.ConnectionLost, match="closed before"):
         call(FakeHost(ok=False, stdout=stdout, active=False))
+
+
+def test_a_connection_that_is_closed_already_is_lost() -> None:
+    """As soon as a host that lost its power is back it resets what it knows nothing of."""
+    host = FakeHost(ok=True, stdout=['{"a": 1}'], active=False)
+    closed = socket.socket()
+    closed.close()
+    transport: Any = host.connector.client.get_transport()  # type: ignore[attr-defined]
+    transport.sock = closed
+    with pytest.raises(program.ConnectionLost, match="Bad file descriptor"):
+        call(host)
 
 
 @pytest.mark.parametrize("active", [True, None])
