@@ -14,6 +14,8 @@ import pytest
 from tests.hosts.lab_session import DEBIAN12, shell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.hosts.standin_inventory import Checkout
 
 ROOT = "/srv/llm"
@@ -89,7 +91,28 @@ def test_a_release_is_published_durably() -> None:
         assert f"fsync {staging}/{name}" in calls
 
 
-def test_the_switch_is_durable() -> None:
+@pytest.fixture
+def at_work() -> Iterator[None]:
+    """The go-live's unit at work, with nothing to do: an engine that starts without it takes the
+    job's switch for an interrupted one, and undoes it."""
+    unit = "llm-golive@main.service"
+    drop_in = f"/run/systemd/system/{unit}.d/idle.conf"
+    idle = "[Service]\nExecStart=\nExecStart=/bin/sleep infinity\nExecStopPost=\n"
+    shell(
+        DEBIAN12,
+        f"mkdir -p {drop_in.rsplit('/', 1)[0]}; cat > {drop_in}; systemctl daemon-reload; "
+        f"systemctl start --no-block {unit}",
+        input_text=idle,
+    )
+    yield
+    shell(
+        DEBIAN12,
+        f"systemctl stop {unit}; rm -r {drop_in.rsplit('/', 1)[0]}; systemctl daemon-reload; "
+        f"systemctl reset-failed {unit} || :",
+    )
+
+
+def test_the_switch_is_durable(at_work: None) -> None:
     """The go-live's job as its unit runs it, to the release that the test before has staged."""
     spec = json.loads(shell(DEBIAN12, f"cat {ROOT}/jobs/golive/main/spec.json"))
     wanted = "0123456789abcdef"
