@@ -41,8 +41,6 @@ SECOND_LANE = (
     "test_84_driver.py",
     "test_87_rollout_behind_a_gateway.py",
     "test_88_lost_operator.py",
-    "test_90_foresight.py",
-    "test_92_first_driver.py",
     "test_every_kind.py",
 )
 _PRINTING = threading.Lock()

@@ -69,8 +69,8 @@ def test_ctrl_c_leaves_nothing_drained_and_no_lock(checkout: Checkout) -> None:
 
 def test_the_second_of_two_operators_is_told_who_is_at_work(checkout: Checkout) -> None:
     checkout.base["engine"] = engine_with(8300)
-    # So long that the first is surely still at work when the others come.
-    checkout.write(rollout={"soak_seconds": 90})
+    # In each turn, so that the first is surely still at work when the others come.
+    checkout.write(rollout={"soak_seconds": 40})
     first = rollouts.start(checkout, "rollout", NAME, "--yes")
     rollouts.in_phase(DEBIAN12, "starting", "judging")
     locked = rollouts.fleet(checkout, "lock", "status", NAME).ended(0)

@@ -50,6 +50,7 @@ def clients(service: Service, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def engine(seed: int, **behaviour: Any) -> dict[str, Any]:
+    """Of a seed that no other file's engine has: one that ran before counts as gone back to."""
     return {**engine_with(seed, **behaviour), "served_model_name": three_engines.MODEL}
 
 
@@ -57,7 +58,7 @@ def test_a_rolling_upgrade(
     checkout: Checkout, service: Service, say: Callable[[str], None]
 ) -> None:
     before = {host: release_of(host) for host in ENGINES}
-    three_engines.write(checkout, **engine(90))
+    three_engines.write(checkout, **engine(8701))
     with clients(service, say):
         rollouts.rollout(checkout).ended(0, "complete (exit code 0)")
     assert all(release_of(host) != before[host] for host in ENGINES)
@@ -70,7 +71,7 @@ def test_one_that_is_too_slow_costs_nobody_anything(
     checkout: Checkout, service: Service, say: Callable[[str], None]
 ) -> None:
     before = {host: release_of(host) for host in ENGINES}
-    three_engines.write(checkout, **engine(91, token_seconds=2))
+    three_engines.write(checkout, **engine(8702, token_seconds=2))
     with clients(service, say):
         said = rollouts.rollout(checkout)
     said.ended(3, "went back and serves its previous release")
@@ -83,7 +84,7 @@ def test_a_rollback_of_a_fleet_half_rolled_out(
     checkout: Checkout, service: Service, say: Callable[[str], None]
 ) -> None:
     before = {host: release_of(host) for host in ENGINES}
-    three_engines.write(checkout, **engine(92))
+    three_engines.write(checkout, **engine(8703))
     rollouts.rollout(checkout, "--only", ENGINES[0]).ended(0)
     assert release_of(ENGINES[0]) != before[ENGINES[0]]
     with clients(service, say):
