@@ -82,7 +82,7 @@ class Running:
         self.process.wait(timeout=timeout_seconds)
         return Ran(self.process.returncode, _text(self.stderr), results_of(_text(self.stdout)))
 
-    def said(self, words: str) -> bool:
+    def has_said(self, words: str) -> bool:
         """Whether the operator has seen the words by now."""
         # A file of its own: the run's position in it is where it writes.
         return words in Path(f"/proc/self/fd/{self.stderr.fileno()}").read_text(errors="replace")

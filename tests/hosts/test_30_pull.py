@@ -160,7 +160,7 @@ def test_power_loss_during_the_pull(checkout: Checkout, hub_faults: Faults) -> N
     running = checkout.start()
     wait_for(lambda: any(path.stat().st_size for path in staged().glob(f"{SHARD}*")))
     # A start whose answer was lost is asked again: that run would end well.
-    wait_for(lambda: running.said(f"[{DEBIAN12}] model: download"))
+    wait_for(lambda: running.has_said(f"[{DEBIAN12}] model: download"))
     hosts.kill(DEBIAN12)
     assert not (upper_of(DEBIAN12) / published(DEBIAN12)).exists()
     hosts.boot(DEBIAN12)
